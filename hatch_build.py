@@ -1,0 +1,27 @@
+"""Compiles the CPU kernels into the package where there is a C compiler, and packs without them where there is none."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class NativeKernels(BuildHookInterface):
+    """Runs noisyact/ops/native/build.py before the wheel is packed."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the libraries, and with them the platform's tag, to the wheel."""
+        if self.target_name != "wheel":
+            return
+        path = Path(self.root) / "src" / "noisyact" / "ops" / "native" / "build.py"
+        spec = importlib.util.spec_from_file_location("noisyact_native_build", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        libraries = module.build()
+        if libraries:
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["artifacts"] += ["src/noisyact/ops/native/libraries/*.so"]

@@ -1,0 +1,221 @@
+"""Noisy activations as modules, in the manner of nn.PReLU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from noisyact import functional
+from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
+from noisyact.schemes import NAH, Scheme, scheme
+
+__all__ = [
+    "EVAL_NOISE",
+    "NoisyActivation",
+    "NoisyHardSigmoid",
+    "NoisyHardTanh",
+    "NoisyModule",
+    "NoisyReLU",
+    "noise_parameters",
+    "set_noise_scale",
+]
+
+EVAL_NOISE = ("expectation", "hard", "sample")
+
+
+class NoisyModule(nn.Module):
+    """What every noisy part of a model has: a scheme, a scale that annealing sets, and a rule for evaluation.
+
+    The scale (c, or sigma where sigma is fixed) is a buffer: it moves with the module, is saved with it, and changes
+    without recompiling anything.
+    """
+
+    scale: Tensor
+
+    def __init__(self, noise: Scheme | str, eval_noise: str, device: torch.device | str | None) -> None:
+        super().__init__()
+        if eval_noise not in EVAL_NOISE:
+            raise ValueError(f"eval_noise={eval_noise!r}: allowed are {', '.join(map(repr, EVAL_NOISE))}")
+        self.noise = scheme(noise)
+        self.eval_noise = eval_noise
+        self.register_buffer("scale", torch.full((), self.noise.scale, dtype=torch.float32, device=device))
+
+    def set_scale(self, value: float) -> None:
+        """Set the strength of the noise from now on: c, or sigma where sigma is fixed."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"the noise scale must be a number, not {value!r}")
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"the noise scale must be finite and at least 0, not {value!r}")
+        self.scale.fill_(value)
+
+
+class NoisyActivation(NoisyModule):
+    """The noisy version of any saturating function.
+
+    In training mode ``phi(x, xi)`` with fresh noise for every element; in evaluation mode what ``eval_noise`` says.
+
+    Args:
+        pair: h and its linearisation u, such as ``harden(torch.atan)``.
+        noise: a scheme or its text.
+        num_parameters: 1, or the size of the last dimension for a p of its own for each unit, as the authors had.
+        device: of p and the scale.
+        dtype: of p.
+        eval_noise: ``"expectation"`` as in the paper: the leak stays and xi becomes its mean; ``"hard"``: h(x) alone;
+            ``"sample"``: noise as in training.
+
+    Attributes:
+        p: learned, shape (num_parameters,), from U(-1, 1); None for NANI and NANIS, which have none.
+        scale: buffer, the c or sigma in force.
+
+    Shape: any, floating; the output is the same.
+
+    >>> from noisyact.pairs import harden
+    >>> layer = NoisyActivation(harden(torch.erf), noise="nah:alpha=1.0").eval()
+    >>> layer(torch.tensor([0.1, 5.0])).shape
+    torch.Size([2])
+    """
+
+    p: nn.Parameter | None
+
+    def __init__(
+        self,
+        pair: HardPair | Pair,
+        noise: Scheme | str = NAH(),  # noqa: B008  (schemes are immutable)
+        num_parameters: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        eval_noise: str = "expectation",
+    ) -> None:
+        super().__init__(noise, eval_noise, device)
+        if not isinstance(pair, (HardPair, Pair)):
+            raise TypeError(f"pair must be a HardPair or a Pair, not {pair!r}")
+        if isinstance(num_parameters, bool) or not isinstance(num_parameters, int) or num_parameters < 1:
+            raise ValueError(f"num_parameters={num_parameters!r}: must be a whole number of at least 1")
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype={dtype}: must be floating point")
+        self.pair = pair
+        self.num_parameters = num_parameters
+        p = torch.empty(num_parameters, device=device, dtype=dtype) if self.noise.learns_p else None
+        self.register_parameter("p", None if p is None else nn.Parameter(p))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """p uniform in [-1, 1] as in the paper, and the scale of the scheme."""
+        if self.p is not None:
+            nn.init.uniform_(self.p, -1.0, 1.0)
+        self.scale.fill_(self.noise.scale)
+
+    def forward(self, x: Tensor, xi: Tensor | None = None) -> Tensor:
+        """phi(x, xi); xi, of x's shape, replaces the draw in training."""
+        noisy = self.training or self.eval_noise == "sample"
+        if not noisy and self.eval_noise == "hard":
+            return self.pair.h(x)
+        return functional.noisy(x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale)
+
+    def extra_repr(self) -> str:
+        """The scheme, the number of parameters and, where it is not the default, the rule for evaluation."""
+        parts = [repr(self.noise), f"num_parameters={self.num_parameters}"]
+        if self.eval_noise != "expectation":
+            parts.append(f"eval_noise={self.eval_noise!r}")
+        return ", ".join(parts)
+
+
+class NoisyHardTanh(NoisyActivation):
+    """The noisy hard tanh: ``h(x) = max(min(x, 1), -1)``, ``u(x) = x``.
+
+    Args: as :class:`NoisyActivation`, and ``min_val`` and ``max_val`` as in nn.Hardtanh.
+
+    >>> layer = NoisyHardTanh("nah", num_parameters=256)
+    >>> layer(torch.randn(32, 256)).shape
+    torch.Size([32, 256])
+    >>> layer
+    NoisyHardTanh(NAH(c=0.5, alpha=1.15, clip=False), num_parameters=256)
+    """
+
+    def __init__(
+        self,
+        noise: Scheme | str = NAH(),  # noqa: B008
+        num_parameters: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        eval_noise: str = "expectation",
+        min_val: float = -1.0,
+        max_val: float = 1.0,
+    ) -> None:
+        pair = HARD_TANH if (min_val, max_val) == (-1.0, 1.0) else HardPair(1.0, 0.0, min_val, max_val)
+        super().__init__(pair, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+
+
+class NoisyHardSigmoid(NoisyActivation):
+    """The noisy hard sigmoid: ``h(x) = max(min(u(x), 1), 0)``, ``u(x) = 0.25 x + 0.5``.
+
+    Args: as :class:`NoisyActivation`, and ``slope``, 0.25 in the paper (nn.Hardsigmoid's is 1/6).
+
+    >>> NoisyHardSigmoid("nan").eval()(torch.tensor([0.0, 1.0]))
+    tensor([0.5000, 0.7500], grad_fn=<GeneratedBackwardFor_noisyact_activation_defaultBackward>)
+    """
+
+    def __init__(
+        self,
+        noise: Scheme | str = NAH(),  # noqa: B008
+        num_parameters: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        eval_noise: str = "expectation",
+        slope: float = 0.25,
+    ) -> None:
+        pair = HARD_SIGMOID if slope == 0.25 else HardPair(slope, 0.5, 0.0, 1.0)
+        super().__init__(pair, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+
+
+class NoisyReLU(NoisyActivation):
+    """The noisy rectifier: it saturates, and is noisy, below zero. Args: as :class:`NoisyActivation`.
+
+    >>> NoisyReLU("nah").train()(torch.tensor([2.0])).item()
+    2.0
+    """
+
+    def __init__(
+        self,
+        noise: Scheme | str = NAH(),  # noqa: B008
+        num_parameters: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        eval_noise: str = "expectation",
+    ) -> None:
+        super().__init__(RELU, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+
+
+def set_noise_scale(model: nn.Module, value: float) -> int:
+    """Set the scale (c or sigma) of every noisy part of a model; returns how many there are.
+
+    >>> model = nn.Sequential(nn.Linear(4, 4), NoisyHardTanh())
+    >>> set_noise_scale(model, 0.1)
+    1
+    >>> model[1].scale
+    tensor(0.1000)
+    """
+    parts = [module for module in model.modules() if isinstance(module, NoisyModule)]
+    if not parts:
+        raise ValueError(f"{type(model).__name__} has no noisy part to set the scale of; see noisyact.noisify")
+    for part in parts:
+        part.set_scale(value)
+    return len(parts)
+
+
+def noise_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The learned p of every noisy part, for an optimiser group of their own.
+
+    >>> [tuple(p.shape) for p in noise_parameters(nn.Sequential(NoisyHardTanh(num_parameters=3)))]
+    [(3,)]
+    """
+    for module in model.modules():
+        if isinstance(module, NoisyActivation) and module.p is not None:
+            yield module.p

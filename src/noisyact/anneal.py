@@ -1,0 +1,195 @@
+"""Noise schedules: plain functions from a step to the noise scale. Nothing is remembered, so resuming is exact.
+
+Every schedule is an immutable object that is called with a step; it prints, compares and pickles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+__all__ = ["Schedule", "constant", "cosine", "exponential", "inverse_sqrt", "join", "linear", "piecewise"]
+
+Schedule = Callable[[int], float]
+"""A step (a whole number from 0 on) to the noise scale at that step."""
+
+
+def _check_level(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name}={value!r}: must be a finite number of at least 0")
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: must be a whole number of at least 1")
+
+
+def _check_step(step: int) -> None:
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step={step!r}: must be a whole number of at least 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class constant:
+    """The same value at every step.
+
+    >>> constant(0.5)(1000)
+    0.5
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _check_level("value", self.value)
+
+    def __call__(self, step: int) -> float:
+        """The scale at a step."""
+        _check_step(step)
+        return float(self.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class inverse_sqrt:
+    """The paper's annealing: ``start / sqrt(t + 1)``, t = step // every, never below end.
+
+    With the paper's 30, 0.5 and 200 the floor is reached at step 719,800.
+
+    >>> schedule = inverse_sqrt(start=30.0, end=0.5, every=200)
+    >>> [schedule(step) for step in (0, 199, 600, 719_800)]
+    [30.0, 30.0, 15.0, 0.5]
+    """
+
+    start: float = 30.0
+    end: float = 0.5
+    every: int = 200
+
+    def __post_init__(self) -> None:
+        _check_level("start", self.start)
+        _check_level("end", self.end)
+        _check_count("every", self.every)
+        if self.end > self.start:
+            raise ValueError(f"end={self.end!r} is above start={self.start!r}: this schedule falls")
+
+    def __call__(self, step: int) -> float:
+        """The scale at a step."""
+        _check_step(step)
+        return max(self.end, self.start / math.sqrt(step // self.every + 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class linear:
+    """A straight line from start to end over so many steps, then end.
+
+    >>> [linear(1.0, 0.0, steps=4)(step) for step in (0, 1, 4, 9)]
+    [1.0, 0.75, 0.0, 0.0]
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _check_level("start", self.start)
+        _check_level("end", self.end)
+        _check_count("steps", self.steps)
+
+    def __call__(self, step: int) -> float:
+        """The scale at a step."""
+        _check_step(step)
+        share = min(step / self.steps, 1.0)
+        return (1.0 - share) * self.start + share * self.end
+
+
+@dataclasses.dataclass(frozen=True)
+class cosine:
+    """Half a cosine from start to end over so many steps, then end.
+
+    >>> round(cosine(1.0, 0.0, steps=2)(1), 10)
+    0.5
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _check_level("start", self.start)
+        _check_level("end", self.end)
+        _check_count("steps", self.steps)
+
+    def __call__(self, step: int) -> float:
+        """The scale at a step."""
+        _check_step(step)
+        if step >= self.steps:
+            return float(self.end)
+        share = 0.5 * (1.0 - math.cos(math.pi * step / self.steps))
+        return (1.0 - share) * self.start + share * self.end
+
+
+@dataclasses.dataclass(frozen=True)
+class exponential:
+    """``start * rate ^ (step / every)``, never below end.
+
+    >>> exponential(8.0, rate=0.5, every=10, end=1.0)(20)
+    2.0
+    """
+
+    start: float
+    rate: float
+    every: int = 1
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_level("start", self.start)
+        _check_level("end", self.end)
+        _check_count("every", self.every)
+        if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate <= 1:
+            raise ValueError(f"rate={self.rate!r}: must lie above 0 and be at most 1")
+        if self.end > self.start:
+            raise ValueError(f"end={self.end!r} is above start={self.start!r}: this schedule falls")
+
+    def __call__(self, step: int) -> float:
+        """The scale at a step."""
+        _check_step(step)
+        return max(float(self.end), self.start * self.rate ** (step / self.every))
+
+
+@dataclasses.dataclass(frozen=True)
+class join:
+    """Schedules one after another: the first up to boundaries[0], the next from there, counted from its own 0.
+
+    >>> schedule = join([constant(2.0), linear(2.0, 0.0, steps=10)], boundaries=[100])
+    >>> [schedule(step) for step in (0, 99, 100, 105, 110)]
+    [2.0, 2.0, 2.0, 1.0, 0.0]
+    """
+
+    schedules: Sequence[Schedule]
+    boundaries: Sequence[int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schedules", tuple(self.schedules))
+        object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        for boundary in self.boundaries:
+            _check_count("boundary", boundary)
+        if len(self.schedules) != len(self.boundaries) + 1:
+            raise ValueError(f"{len(self.schedules)} schedules need {len(self.schedules) - 1} boundaries, not {len(self.boundaries)}")
+        if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise ValueError(f"boundaries={list(self.boundaries)!r}: must rise")
+
+    def __call__(self, step: int) -> float:
+        """The scale at a step."""
+        _check_step(step)
+        past = sum(step >= boundary for boundary in self.boundaries)
+        return self.schedules[past](step - (self.boundaries[past - 1] if past else 0))
+
+
+def piecewise(start: float, changes: dict[int, float]) -> join:
+    """Constant values: start, then from each step of ``changes`` on its value.
+
+    >>> schedule = piecewise(3.0, {100: 1.0, 200: 0.5})
+    >>> [schedule(step) for step in (0, 100, 250)]
+    [3.0, 1.0, 0.5]
+    """
+    steps = sorted(changes)
+    return join([constant(start), *(constant(changes[step]) for step in steps)], steps)

@@ -1,0 +1,142 @@
+"""The paper's equations in the paper's letters: the reference that every fast path must equal.
+
+Everything here is plain torch on the tensors it is given; noise comes in as an argument. sigma is written
+``(c / 4) tanh^2(p Delta / 2)``, which is ``c (sigmoid(p Delta) - 1/2)^2`` without its cancellation near zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisyact.pairs import HardPair, Pair
+from noisyact.schemes import NAH, NANI, NANIS, Scheme
+
+__all__ = ["Paths", "delta", "direction", "expected_epsilon", "path_derivatives", "phi", "sigma"]
+
+
+def delta(h: Tensor, u: Tensor) -> Tensor:
+    """``Delta = h - u``; 0 where both are the same infinity."""
+    return torch.where(h == u, torch.zeros_like(h), h - u)
+
+
+def sigma(Delta: Tensor, p: Tensor | float, c: Tensor | float) -> Tensor:
+    """``sigma = c (sigmoid(p Delta) - 1/2)^2``: even in p, zero where h is not saturated, below c / 4.
+
+    >>> sigma(torch.tensor([0.0, -1.0, -100.0]), p=1.0, c=0.5)
+    tensor([0.0000, 0.0267, 0.1250])
+    """
+    limit = torch.finfo(Delta.dtype).max  # an infinite Delta times p = 0 would be NaN
+    t = torch.tanh(0.5 * (p * Delta.clamp(-limit, limit)))
+    return 0.25 * c * (t * t)
+
+
+def direction(x: Tensor, leak: float) -> Tensor:
+    """``d(x) = -sgn(x) sgn(1 - alpha)`` with ``sgn(0) = 1``: inwards for alpha <= 1, outwards above.
+
+    >>> direction(torch.tensor([-2.0, 0.0, 2.0]), leak=1 - 1.15)
+    tensor([-1.,  1.,  1.])
+    """
+    outward = torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+    return -outward if leak >= 0 else outward
+
+
+def expected_epsilon(scheme: Scheme) -> float:
+    """``E[epsilon]``: sqrt(2 / pi) for half-normal noise, 0 for normal.
+
+    >>> round(expected_epsilon(NAH()), 10)
+    0.7978845608
+    """
+    return math.sqrt(2 / math.pi) if isinstance(scheme, NAH) else 0.0
+
+
+def phi(
+    x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float, xi: Tensor | None
+) -> Tensor:
+    """The noisy activation phi(x, xi), or its expectation where xi is None.
+
+    At the output (NAN, NAH), Algorithm 1 of the paper: ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` with
+    epsilon = xi or |xi|. At the input (NANI, NANIL, NANIS): ``phi = h(x + sigma xi)`` with sigma fixed, learned, or
+    fixed where |x| >= x_t and else 0. ``scale`` stands for the c or sigma of the scheme, so that it can be annealed.
+    """
+    if scheme.at_input:
+        if xi is None:
+            return pair.h(x)
+        if isinstance(scheme, NANI):
+            return pair.h(x + scale * xi)
+        if isinstance(scheme, NANIS):
+            return pair.h(x + torch.where(pair.saturated(x), scale * xi, torch.zeros_like(x)))
+        return pair.h(x + sigma(delta(pair.h(x), pair.u(x)), p, scale) * xi)
+    h, u = pair.h(x), pair.u(x)
+    Delta = delta(h, u)
+    value = _leaky(h, Delta, scheme)
+    if xi is not None or isinstance(scheme, NAH):
+        value = value + direction(x, scheme.leak) * sigma(Delta, p, scale) * _epsilon(scheme, xi)
+    return pair.clip(value) if scheme.clips else value
+
+
+def _leaky(h: Tensor, Delta: Tensor, scheme: Scheme) -> Tensor:
+    """``alpha h + (1 - alpha) u``; no leak, no term, so that an infinite Delta makes no NaN."""
+    return h if scheme.leak == 0 else h - scheme.leak * Delta
+
+
+def _epsilon(scheme: Scheme, xi: Tensor | None) -> Tensor | float:
+    if xi is None:
+        return expected_epsilon(scheme)
+    return xi.abs() if isinstance(scheme, NAH) else xi
+
+
+class Paths(NamedTuple):
+    """dphi/dx along the three paths of the paper, and dphi/dp."""
+
+    linear: Tensor
+    nonlinear: Tensor
+    stochastic: Tensor
+    dp: Tensor
+
+
+def path_derivatives(
+    x: Tensor, pair: HardPair, scheme: Scheme, scale: Tensor | float, p: Tensor | float, xi: Tensor | None
+) -> Paths:
+    """The derivative of :func:`phi` in closed form, path by path: through u, through h and through sigma.
+
+    With ``t = tanh(p Delta / 2)`` and s = 1 where h is saturated: ``d sigma/d Delta = (c/4) t (1 - t^2) p`` and
+    ``d Delta/dx = -s u'``. At the output the paths are ``(1 - alpha) u'``, ``alpha (1 - s) u'`` and
+    ``d epsilon sigma'``. At the input they are 0, ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``.
+    """
+    u = pair.u(x)
+    h = pair.clip(u)
+    zero = torch.zeros_like(x)
+    slope = zero + pair.slope
+    linear_part = (u >= pair.low) & (u <= pair.high)
+    Delta = delta(h, u)
+    limit = torch.finfo(x.dtype).max
+    t = torch.tanh(0.5 * (p * Delta.clamp(-limit, limit)))
+    rate = 0.25 * scale * t * (1 - t * t)  # d sigma / d (p Delta)
+    through_Delta = torch.where(linear_part, zero, -slope)
+    if scheme.at_input:
+        strength = _input_sigma(x, pair, scheme, scale, t)
+        v = pair.u(x if xi is None else x + strength * xi)
+        nonlinear = torch.where((v >= pair.low) & (v <= pair.high), slope, zero)
+        if xi is None or not scheme.learns_p:
+            return Paths(zero, nonlinear, zero, zero)
+        return Paths(zero, nonlinear, nonlinear * xi * rate * p * through_Delta, nonlinear * xi * rate * Delta)
+    noise = direction(x, scheme.leak) * _epsilon(scheme, xi)
+    nonlinear = (1 - scheme.leak) * torch.where(linear_part, slope, zero)
+    paths = Paths(scheme.leak * slope, nonlinear, noise * rate * p * through_Delta, noise * rate * Delta)
+    if scheme.clips:
+        value = _leaky(h, Delta, scheme) + noise * (0.25 * scale * t * t)
+        open_ = (value >= pair.low) & (value <= pair.high)
+        paths = Paths(*(torch.where(open_, path, zero) for path in paths))
+    return paths
+
+
+def _input_sigma(x: Tensor, pair: HardPair, scheme: Scheme, scale: Tensor | float, t: Tensor) -> Tensor:
+    if isinstance(scheme, NANI):
+        return torch.zeros_like(x) + scale
+    if isinstance(scheme, NANIS):
+        return torch.where(pair.saturated(x), torch.zeros_like(x) + scale, torch.zeros_like(x))
+    return 0.25 * scale * (t * t)

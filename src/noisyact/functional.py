@@ -1,0 +1,196 @@
+"""Noisy activations as functions: x in, phi(x, xi) out; noise by argument, by seed, or drawn for you."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noisyact import equations
+from noisyact.noise import draw_seed, standard_normal
+from noisyact.ops.activation import noisy_activation, reference
+from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
+from noisyact.schemes import Scheme, scheme
+
+__all__ = [
+    "hard_sigmoid",
+    "hard_tanh",
+    "noisy",
+    "noisy_hard_sigmoid",
+    "noisy_hard_tanh",
+    "noisy_relu",
+    "standard_normal",
+]
+
+
+def hard_tanh(x: Tensor) -> Tensor:
+    """``max(min(x, 1), -1)``: tanh expanded about zero and clipped. Its gradient at the kinks is 1.
+
+    >>> hard_tanh(torch.tensor([-2.0, 0.5, 2.0]))
+    tensor([-1.0000,  0.5000,  1.0000])
+    """
+    return HARD_TANH.h(_checked(x))
+
+
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """``max(min(0.25 x + 0.5, 1), 0)``, the paper's; torch's own hardsigmoid has slope 1/6.
+
+    >>> hard_sigmoid(torch.tensor([-2.0, 0.0, 1.0]))
+    tensor([0.0000, 0.5000, 0.7500])
+    """
+    return HARD_SIGMOID.h(_checked(x))
+
+
+def noisy_hard_tanh(
+    x: Tensor,
+    noise: Scheme | str,
+    p: Tensor | None = None,
+    xi: Tensor | None = None,
+    *,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """The noisy hard tanh. See :func:`noisy` for the arguments.
+
+    >>> x = torch.tensor([0.5, 3.0])
+    >>> noisy_hard_tanh(x, "nah:alpha=1.0,c=0.5", p=torch.tensor([1.0]), xi=torch.tensor([9.0, -1.0]))
+    tensor([0.5000, 0.9275])
+    >>> noisy_hard_tanh(x, "nan:alpha=1.15", training=False)
+    tensor([0.5000, 0.7000])
+    """
+    return noisy(x, HARD_TANH, noise, p, xi, training=training, generator=generator, seed=seed)
+
+
+def noisy_hard_sigmoid(
+    x: Tensor,
+    noise: Scheme | str,
+    p: Tensor | None = None,
+    xi: Tensor | None = None,
+    *,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """The noisy hard sigmoid, on the paper's ``0.25 x + 0.5``. See :func:`noisy` for the arguments.
+
+    >>> noisy_hard_sigmoid(torch.tensor([0.0, 4.0]), "nan:alpha=1.0", training=False)
+    tensor([0.5000, 1.0000])
+    """
+    return noisy(x, HARD_SIGMOID, noise, p, xi, training=training, generator=generator, seed=seed)
+
+
+def noisy_relu(
+    x: Tensor,
+    noise: Scheme | str,
+    p: Tensor | None = None,
+    xi: Tensor | None = None,
+    *,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """The noisy rectifier: it saturates, and is noisy, below zero. See :func:`noisy` for the arguments.
+
+    >>> noisy_relu(torch.tensor([-4.0, 2.0]), "nah:alpha=1.0", xi=torch.ones(2))
+    tensor([0.1162, 2.0000])
+    """
+    return noisy(x, RELU, noise, p, xi, training=training, generator=generator, seed=seed)
+
+
+def noisy(
+    x: Tensor,
+    pair: HardPair | Pair,
+    noise: Scheme | str,
+    p: Tensor | None = None,
+    xi: Tensor | None = None,
+    *,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    seed: Tensor | None = None,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """The noisy version of any saturating function, given as a pair of h and its linearisation u.
+
+    ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` for NAN and NAH, ``h(x + sigma xi)`` for the rest; the schemes'
+    docstrings have the details. Computed in float32 (float64 for float64) whatever the dtype of x.
+
+    Args:
+        x: any shape, floating.
+        pair: h and u, such as ``HARD_TANH`` or ``harden(torch.atan)``.
+        noise: a scheme or its text, such as ``"nah:c=0.3"``.
+        p: one element, or one for each place of x's last dimension. None stands for 1.
+        xi: the standard normal draw, of x's shape (NAH takes its absolute value); given, nothing is drawn.
+        training: False gives the expectation: the leak stays, E|xi| = sqrt(2/pi) for NAH, 0 for the rest, and no
+            random number is drawn.
+        generator: draws the seed; default torch's own.
+        seed: one int64 that stands for the whole of xi (``standard_normal(seed, x.shape)`` is that xi); given, nothing
+            is drawn, and memory for xi is never needed.
+        scale: replaces the scheme's c or sigma by a tensor, so that annealing does not recompile.
+
+    Returns: x's shape and dtype.
+
+    >>> from noisyact.pairs import harden
+    >>> noisy(torch.tensor([1.0, 9.0]), harden(torch.atan), "nan", training=False)
+    tensor([1.0000, 0.4564])
+    """
+    noise = scheme(noise)
+    _checked(x)
+    _check_p(x, p)
+    if scale is None:
+        scale = torch.full((), noise.scale, dtype=reference.working_dtype(x.dtype), device=x.device)
+    if not noise.learns_p:
+        p = None
+    if xi is not None:
+        _check_xi(x, xi, seed)
+        return _with_xi(x, pair, noise, p, xi if training else None, scale)
+    if not training:
+        if isinstance(pair, Pair) or torch.compiler.is_compiling():
+            return _with_xi(x, pair, noise, p, None, scale)  # plain operations: exporters and fusion understand them
+        return noisy_activation(x, p, scale, None, noise, pair)
+    if seed is None:
+        seed = draw_seed(x.device, generator)
+    elif seed.dtype != torch.int64 or seed.numel() != 1:
+        raise ValueError(f"seed must be one int64, not {seed.dtype} of shape {tuple(seed.shape)}")
+    if isinstance(pair, Pair):
+        return _with_xi(x, pair, noise, p, standard_normal(seed, x.shape), scale)
+    return noisy_activation(x, p, scale, seed, noise, pair)
+
+
+def _with_xi(
+    x: Tensor, pair: HardPair | Pair, noise: Scheme, p: Tensor | None, xi: Tensor | None, scale: Tensor
+) -> Tensor:
+    dtype = reference.working_dtype(x.dtype)
+    wide_p = 1.0 if p is None else p.to(dtype).reshape(() if p.numel() == 1 else -1)
+    wide_xi = None if xi is None else xi.to(dtype)
+    return equations.phi(x.to(dtype), pair, noise, scale.to(dtype), wide_p, wide_xi).to(x.dtype)
+
+
+def _checked(x: Tensor) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, not {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be real floating point (float16, bfloat16, float32, float64), not {x.dtype}")
+    return x
+
+
+def _check_p(x: Tensor, p: Tensor | None) -> None:
+    if p is None:
+        return
+    if not isinstance(p, Tensor) or not p.is_floating_point():
+        raise TypeError(f"p must be a floating-point tensor or None, not {p!r}")
+    if p.numel() != 1 and (x.dim() == 0 or p.numel() != x.shape[-1] or p.shape[-1] != p.numel()):
+        raise ValueError(
+            f"p of shape {tuple(p.shape)} does not fit x of shape {tuple(x.shape)}: it must have one element, or one "
+            "for each place of x's last dimension"
+        )
+    if p.device != x.device:
+        raise ValueError(f"p is on {p.device} and x on {x.device}; they must be on one device")
+
+
+def _check_xi(x: Tensor, xi: Tensor, seed: Tensor | None) -> None:
+    if seed is not None:
+        raise ValueError("give xi or seed, not both")
+    if not isinstance(xi, Tensor) or not xi.is_floating_point():
+        raise TypeError(f"xi must be a floating-point tensor, not {xi!r}")
+    if xi.shape != x.shape:
+        raise ValueError(f"xi of shape {tuple(xi.shape)} does not fit x of shape {tuple(x.shape)}: they must be equal")

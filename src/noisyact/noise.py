@@ -1,0 +1,127 @@
+"""Where the noise comes from: a seed is drawn once a call, and every xi is a function of that seed and its place.
+
+The differentiable ops take the seed as an argument and never draw inside, so that whatever recomputes them (backward,
+activation checkpointing, a compiled graph) sees the noise of the forward pass again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch._functorch.config
+import torch.distributed
+from torch import Tensor
+
+from noisyact import checkpointing
+
+__all__ = ["draw_seed", "standard_normal"]
+
+_MASK = 0xFFFFFFFF
+_ROUNDS = 7
+_COUNTERS = 16
+_GROUP = 4 * _COUNTERS
+
+
+def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """The standard normal xi that a seed stands for, float32, the same on every device and backend.
+
+    Philox4x32 with 7 rounds, the seed as key. Counter k gives four words, two Box-Muller pairs, four normals; of the
+    flat tensor, element ``64 g + 16 l + j`` is normal l of counter ``16 g + j``.
+
+    Args:
+        seed: int64, one element, as :func:`draw_seed` gives.
+        shape: the shape of xi.
+
+    >>> standard_normal(torch.tensor(7), (3,))
+    tensor([ 1.1434, -0.4301,  1.4323])
+    """
+    elements = math.prod(shape)
+    groups = -(-elements // _GROUP)
+    counter = torch.arange(groups * _COUNTERS, dtype=torch.int64, device=seed.device)
+    seed = seed.reshape(())
+    zero = torch.zeros_like(counter)
+    c0, c1, c2, c3 = counter & _MASK, counter >> 32, zero, zero
+    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
+    for _ in range(_ROUNDS):
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # 64-bit products; they may wrap, the bits stay right
+        c0, c1, c2, c3 = ((b >> 32) & _MASK) ^ c1 ^ k0, b & _MASK, ((a >> 32) & _MASK) ^ c3 ^ k1, a & _MASK
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+    normals = torch.stack([*_normal_pair(c0, c1), *_normal_pair(c2, c3)])
+    return normals.reshape(4, groups, _COUNTERS).transpose(0, 1).reshape(-1)[:elements].reshape(shape)
+
+
+def _normal_pair(w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
+    """Box-Muller: the radius from 31 bits, never 0; the angle from 32 bits read as a signed part of a turn."""
+    u = ((w0 >> 1).to(torch.float32) + 0.5) * 2.0**-31
+    turn = ((w1 ^ 0x80000000) - 0x80000000).to(torch.float32) * 2.0**-32
+    radius, angle = torch.sqrt(-2.0 * torch.log(u)), (2.0 * math.pi) * turn
+    return radius * torch.cos(angle), radius * torch.sin(angle)
+
+
+def draw_seed(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """A fresh seed: an int64 scalar on the device, from the generator or the device's default one.
+
+    Processes of a distributed job get different noise even when all of them were seeded alike. Inside a checkpointed
+    region the recomputation gets the seeds of the first pass, whether or not torch restores its generators.
+    """
+    if torch.compiler.is_compiling():
+        if _may_recompute_draws():
+            return _compiled_stream.next(device)
+        return _rank_seed(_random_seed(device, generator))
+    region = checkpointing.current_region()
+    if region is not None and region.replaying:
+        if generator is None:
+            _random_seed(device, None)  # dropout further on must find torch's restored generator where it left it
+        return region.replay()
+    seed = _rank_seed(_random_seed(device, generator))
+    if region is not None:
+        region.record(seed)
+    return seed
+
+
+def _random_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
+    where = device if generator is None else generator.device
+    return torch.randint(2**63 - 1, (), dtype=torch.int64, device=where, generator=generator).to(device)
+
+
+def _rank_seed(seed: Tensor) -> Tensor:
+    rank = _rank()
+    return seed if rank == 0 else seed ^ (rank * 0x9E3779B97F4A7C15 & (2**63 - 1))
+
+
+@torch.compiler.assume_constant_result
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return 0
+
+
+@torch.compiler.assume_constant_result
+def _may_recompute_draws() -> bool:
+    """Whether the compiler may run a random draw again in backward.
+
+    With an activation memory budget below 1 it does, and gets other numbers: a gradient that is silently wrong. The
+    seeds must then be functions of the graph's inputs.
+    """
+    return torch._functorch.config.activation_memory_budget < 1.0
+
+
+class _CompiledStream:
+    """Seeds for graphs that may recompute their draws: each is computed from a state that is an input of the graph.
+
+    The attribute is bound to a new tensor, never changed in place, so a graph that saved the old one can use it again.
+    """
+
+    def __init__(self) -> None:
+        self.state: Tensor | None = None
+
+    def next(self, device: torch.device) -> Tensor:
+        if self.state is None:
+            self.state = torch.full((), torch.initial_seed() & (2**62 - 1), dtype=torch.int64)
+        # A step of a 64-bit linear congruential generator; Philox, keyed by the result, does the mixing.
+        self.state = self.state * 6364136223846793005 + 1442695040888963407
+        return _rank_seed(self.state.to(device))
+
+
+_compiled_stream = _CompiledStream()

@@ -1,0 +1,1 @@
+"""Fused operations, one folder each: reference, fast paths, registration with torch, derivation."""

@@ -1,0 +1,3 @@
+"""phi(x, xi) for a pair of four numbers, forward and backward, with noise from a seed."""
+
+from noisyact.ops.activation.op import noisy_activation as noisy_activation

@@ -1,0 +1,100 @@
+"""The operation by the C kernel: float32 on a CPU; shorter floats pass through float32."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from noisyact import equations
+from noisyact.ops import native
+from noisyact.pairs import HardPair
+from noisyact.schemes import Scheme
+
+__all__ = ["backward", "forward", "serves"]
+
+
+class _Activation(ctypes.Structure):
+    """`activation` in native.c."""
+
+    _fields_ = (
+        ("scheme", ctypes.c_int32),
+        ("stochastic", ctypes.c_int32),
+        ("clip", ctypes.c_int32),
+        ("expectation", ctypes.c_float),
+        ("alpha", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("slope", ctypes.c_float),
+        ("offset", ctypes.c_float),
+        ("low", ctypes.c_float),
+        ("high", ctypes.c_float),
+        ("seed", ctypes.c_uint64),
+        ("elements", ctypes.c_int64),
+        ("p_size", ctypes.c_int64),
+    )
+
+
+def serves(x: Tensor) -> bool:
+    """Whether the C kernel can take x."""
+    return x.device.type == "cpu" and x.dtype != torch.float64 and native.library() is not None
+
+
+def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair) -> Tensor:
+    """As reference.forward."""
+    library = native.library()
+    assert library is not None
+    flat, flat_p = _contiguous(x), None if p is None else _contiguous(p)
+    y = torch.empty_like(flat)
+    settings = _settings(flat, flat_p, scale, seed, scheme, pair)
+    library.noisyact_activation_forward(
+        ctypes.byref(settings), _address(flat), _address(flat_p), _address(y), torch.get_num_threads()
+    )
+    return y.to(x.dtype)
+
+
+def backward(
+    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+) -> tuple[Tensor, Tensor]:
+    """As reference.backward."""
+    library = native.library()
+    assert library is not None
+    flat_g, flat, flat_p = _contiguous(g), _contiguous(x), None if p is None else _contiguous(p)
+    gx = torch.empty_like(flat)
+    gp = torch.empty(0 if p is None else p.numel())
+    chunk = library.noisyact_activation_chunk(ctypes.c_int64(gp.numel()))
+    partial = torch.zeros(-(-flat.numel() // chunk) * gp.numel())
+    settings = _settings(flat, flat_p, scale, seed, scheme, pair)
+    library.noisyact_activation_backward(
+        ctypes.byref(settings), _address(flat_g), _address(flat), _address(flat_p), _address(gx), _address(gp),
+        _address(partial), torch.get_num_threads(),
+    )  # fmt: skip
+    return gx.to(x.dtype), gp if p is None else gp.reshape(p.shape).to(p.dtype)
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(torch.float32).contiguous()
+
+
+def _settings(
+    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+) -> _Activation:
+    return _Activation(
+        scheme=scheme.code,
+        stochastic=seed is not None,
+        clip=scheme.clips,
+        expectation=equations.expected_epsilon(scheme) if seed is None else 0.0,
+        alpha=1.0 - scheme.leak,
+        scale=float(scale),
+        slope=pair.slope,
+        offset=pair.offset,
+        low=pair.low,
+        high=pair.high,
+        seed=0 if seed is None else int(seed),
+        elements=x.numel(),
+        p_size=0 if p is None else p.numel(),
+    )
+
+
+def _address(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

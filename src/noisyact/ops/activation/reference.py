@@ -1,0 +1,48 @@
+"""The operation in plain torch: what every fast path must equal, and the path where there is no fast one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noisyact import equations
+from noisyact.noise import standard_normal
+from noisyact.pairs import HardPair
+from noisyact.schemes import Scheme
+
+__all__ = ["backward", "forward", "working_dtype"]
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in: float64 for float64, float32 for everything shorter."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair) -> Tensor:
+    """phi of x's shape and dtype; seed None gives the expectation."""
+    wide_x, wide_p, wide_scale, xi = _widen(x, p, scale, seed)
+    return equations.phi(wide_x, pair, scheme, wide_scale, wide_p, xi).to(x.dtype)
+
+
+def backward(
+    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of p (empty where there is no p)."""
+    wide_x, wide_p, wide_scale, xi = _widen(x, p, scale, seed)
+    wide_g = g.to(wide_x.dtype)
+    paths = equations.path_derivatives(wide_x, pair, scheme, wide_scale, wide_p, xi)
+    gx = wide_g * (paths.linear + paths.nonlinear + paths.stochastic)
+    if p is None:
+        return gx.to(x.dtype), torch.zeros(0, dtype=x.dtype, device=x.device)
+    gp = wide_g * paths.dp
+    gp = gp.sum().reshape(p.shape) if p.numel() == 1 else gp.reshape(-1, p.numel()).sum(0).reshape(p.shape)
+    return gx.to(x.dtype), gp.to(p.dtype)
+
+
+def _widen(
+    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None
+) -> tuple[Tensor, Tensor | float, Tensor, Tensor | None]:
+    dtype = working_dtype(x.dtype)
+    xi = None if seed is None else standard_normal(seed, x.shape).to(dtype)
+    wide_p = 1.0 if p is None else p.to(dtype).reshape(() if p.numel() == 1 else -1)
+    return x.to(dtype), wide_p, scale.to(dtype), xi

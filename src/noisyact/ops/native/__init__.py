@@ -1,0 +1,59 @@
+"""The CPU kernels, if this installation has them: a shared library of plain C, found and loaded on first use."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+from pathlib import Path
+
+from noisyact.ops.native.build import levels, library_path
+
+__all__ = ["library", "status"]
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    if os.environ.get("NOISYACT_NATIVE", "1") == "0":
+        return None, "switched off by NOISYACT_NATIVE=0"
+    present = [level for level in levels() if library_path(level).exists()]
+    if not present:
+        return None, "not compiled when the package was installed (no C compiler then); torch operations are used"
+    import torch  # noqa: F401  the library's OpenMP calls bind to torch's
+
+    for level in present:
+        if _runs(level):
+            try:
+                return ctypes.CDLL(str(library_path(level))), f"compiled C kernels for {level}"
+            except OSError as error:
+                return None, f"the library for {level} does not load: {error}"
+    return None, f"no library fits this processor (compiled: {', '.join(present)})"
+
+
+def _runs(level: str) -> bool:
+    """Whether this processor has the instruction set."""
+    needed = {
+        "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+        "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
+    }.get(level, set())
+    return needed <= _processor_flags()
+
+
+@functools.cache
+def _processor_flags() -> frozenset[str]:
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("flags"):
+                return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded library, or None where torch operations have to do."""
+    return _load()[0]
+
+
+def status() -> str:
+    """Which kernels are in use on the CPU, and why."""
+    return _load()[1]

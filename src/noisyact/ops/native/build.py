@@ -1,0 +1,83 @@
+"""Compiles the CPU kernels: plain C, one shared library for each instruction set. Standard library only.
+
+The package build runs this where a C compiler is found; without one the package installs and works all the same, in
+torch. The libraries know nothing of Python or torch, so one build serves every version of both.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+OPS = Path(__file__).parent.parent
+LIBRARIES = Path(__file__).parent / "libraries"
+
+# Best first; the loader takes the first that this processor runs.
+X86_LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64")
+
+_FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+
+
+def levels() -> tuple[str, ...]:
+    """The instruction sets to compile for on this machine."""
+    return X86_LEVELS if platform.machine().lower() in ("x86_64", "amd64") else ("generic",)
+
+
+def library_path(level: str) -> Path:
+    """Where the library for an instruction set lies."""
+    return LIBRARIES / f"noisyact-{level}.so"
+
+
+def find_compiler() -> list[str] | None:
+    """The C compiler's command: $CC, else cc, gcc or clang. None without one, or on Windows."""
+    if sys.platform == "win32":
+        return None
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for candidate in ([chosen] if chosen else []) + [["cc"], ["gcc"], ["clang"]]:
+        if shutil.which(candidate[0]):
+            return candidate
+    return None
+
+
+def build() -> list[Path]:
+    """Compile every library that can be; an empty list says that there is no compiler or that it failed."""
+    compiler = find_compiler()
+    if compiler is None:
+        return []
+    LIBRARIES.mkdir(exist_ok=True)
+    return [path for level in levels() if (path := _build_level(compiler, level)) is not None]
+
+
+def _build_level(compiler: list[str], level: str) -> Path | None:
+    sources = sorted(str(path) for path in OPS.glob("*/native.c"))
+    march = [] if level == "generic" else [f"-march={level}"]
+    target = library_path(level)
+    with tempfile.TemporaryDirectory(dir=LIBRARIES) as room:
+        # OpenMP is used when compiling and not when linking: the calls then bind to the OpenMP that torch has loaded,
+        # and our loops run on torch's own threads. Where that fails (no OpenMP, macOS) the plain build serves.
+        for openmp in (["-fopenmp"], []):
+            objects = [str(Path(room) / f"{i}.o") for i in range(len(sources))]
+            commands = [
+                [*compiler, *_FLAGS, *march, *openmp, "-c", source, "-o", out]
+                for source, out in zip(sources, objects, strict=True)
+            ]
+            linked = Path(room) / "linked.so"
+            undefined = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else []
+            commands.append([*compiler, "-shared", *undefined, *objects, "-o", str(linked), "-lm"])
+            if sys.platform == "darwin" and openmp:
+                continue
+            if all(subprocess.run(command, capture_output=True).returncode == 0 for command in commands):
+                linked.replace(target)
+                return target
+    return None
+
+
+if __name__ == "__main__":
+    built = build()
+    print("\n".join(map(str, built)) or "no C compiler: the package will run in torch alone")

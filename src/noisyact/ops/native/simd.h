@@ -1,0 +1,91 @@
+/* Vectors of floats. Arithmetic is the compiler's own (`a * b + c` on these types); what it compiles badly, selections
+ * and the widening multiplication, is written here once for each instruction set. The last variant is plain C and runs
+ * anywhere.
+ */
+#ifndef NOISYACT_SIMD_H
+#define NOISYACT_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#include <immintrin.h>
+#define LANES 16
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint64_t wide __attribute__((vector_size(4 * LANES))); /* half as many lanes */
+
+INLINE floats every(float value) { return value - (floats){0}; }
+INLINE floats load(const float *from) { floats v; memcpy(&v, from, sizeof v); return v; }
+INLINE void store(float *to, floats v) { memcpy(to, &v, sizeof v); }
+INLINE floats absolute(floats v) { return (floats)((ints)v & 0x7fffffff); }
+INLINE ints sign_bit(floats v) { return (ints)v & (int32_t)0x80000000; }
+INLINE floats flip(floats v, ints sign) { return (floats)((ints)v ^ sign); }
+
+/* at_least(v, low) and at_most(v, high) are v where v is NaN.
+ * where_above(a, b, yes, no) is yes where a > b; where_odd(n, yes, no) is yes where the integer n is odd.
+ * even_products(v, m) are the 64-bit products of the even 32-bit lanes of v with m.
+ * reciprocal(v) is for v between 1 and 2. */
+#if LANES == 16
+
+typedef __mmask16 mask;
+INLINE mask above(floats a, floats b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ); }
+INLINE int any(mask m) { return m != 0; }
+INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm512_mask_blend_ps(m, (__m512)no, (__m512)yes); }
+INLINE mask odd(ints n) { return _mm512_test_epi32_mask((__m512i)n, _mm512_set1_epi32(1)); }
+INLINE floats at_least(floats v, floats low) { return (floats)_mm512_max_ps((__m512)low, (__m512)v); }
+INLINE floats at_most(floats v, floats high) { return (floats)_mm512_min_ps((__m512)high, (__m512)v); }
+INLINE floats square_root(floats v) { return (floats)_mm512_sqrt_ps((__m512)v); }
+INLINE wide even_products(words v, uint32_t m) {
+    return (wide)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi32((int)m));
+}
+INLINE floats reciprocal(floats v) {
+    floats r = (floats)_mm512_rcp14_ps((__m512)v);
+    return r + r * (1.0f - v * r);
+}
+
+#elif LANES == 8
+
+typedef __m256 mask;
+INLINE mask above(floats a, floats b) { return _mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ); }
+INLINE int any(mask m) { return _mm256_movemask_ps(m) != 0; }
+INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm256_blendv_ps((__m256)no, (__m256)yes, m); }
+INLINE mask odd(ints n) { return (__m256)(n << 31); }
+INLINE floats at_least(floats v, floats low) { return (floats)_mm256_max_ps((__m256)low, (__m256)v); }
+INLINE floats at_most(floats v, floats high) { return (floats)_mm256_min_ps((__m256)high, (__m256)v); }
+INLINE floats square_root(floats v) { return (floats)_mm256_sqrt_ps((__m256)v); }
+INLINE wide even_products(words v, uint32_t m) {
+    return (wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi32((int)m));
+}
+INLINE floats reciprocal(floats v) {
+    floats r = (floats)_mm256_rcp_ps((__m256)v);
+    r += r * (1.0f - v * r);
+    return r;
+}
+
+#else
+
+typedef ints mask;
+INLINE mask above(floats a, floats b) { return a > b; }
+INLINE int any(mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
+INLINE floats pick(mask m, floats yes, floats no) { return (floats)((m & (ints)yes) | (~m & (ints)no)); }
+INLINE mask odd(ints n) { return -(n & 1); }
+INLINE floats at_least(floats v, floats low) { return pick(low > v, low, v); }
+INLINE floats at_most(floats v, floats high) { return pick(v > high, high, v); }
+INLINE floats square_root(floats v) { return (floats){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
+INLINE wide even_products(words v, uint32_t m) { return ((wide)v & 0xffffffffu) * (uint64_t)m; }
+INLINE floats reciprocal(floats v) { return 1.0f / v; }
+
+#endif
+#endif

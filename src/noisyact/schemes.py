@@ -1,0 +1,210 @@
+"""The paper's five noise schemes, as immutable values: what is drawn, where it enters, and how strongly."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+__all__ = ["NAH", "NAN", "NANI", "NANIL", "NANIS", "Scheme", "scheme"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """A noise scheme. Use one of its five kinds: NAN, NAH, NANI, NANIL, NANIS.
+
+    Schemes are values: equal when their numbers are, hashable, picklable, and written as text by ``str`` and read back
+    by :func:`noisyact.scheme`.
+    """
+
+    name: ClassVar[str]
+    code: ClassVar[int]
+    """The number the kernels know the scheme by."""
+    learns_p: ClassVar[bool]
+    """Whether sigma depends on the learned parameter p."""
+    at_input: ClassVar[bool]
+    """Whether the noise is added to x, inside h, rather than to h(x)."""
+    scale_name: ClassVar[str]
+
+    @property
+    def scale(self) -> float:
+        """The strength of the noise that annealing changes: c, or sigma where sigma is fixed."""
+        return getattr(self, self.scale_name)
+
+    @property
+    def leak(self) -> float:
+        """The share ``1 - alpha`` of u in the output; 0 for noise at the input."""
+        return 1.0 - getattr(self, "alpha", 1.0)
+
+    @property
+    def clips(self) -> bool:
+        """Whether the output is clipped to the range of h."""
+        return getattr(self, "clip", False)
+
+    def with_scale(self, value: float) -> Scheme:
+        """The same scheme with another strength.
+
+        >>> NAH(c=30.0).with_scale(0.5)
+        NAH(c=0.5, alpha=1.15, clip=False)
+        """
+        return dataclasses.replace(self, **{self.scale_name: value})
+
+    def __str__(self) -> str:
+        settings = ",".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        return f"{self.name}:{settings}"
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            where = f"{type(self).__name__}({field.name}={value!r})"
+            if field.name == "clip":
+                if not isinstance(value, bool):
+                    raise TypeError(f"{where}: clip must be True or False")
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{where}: {field.name} must be a number")
+            if not math.isfinite(value):
+                raise ValueError(f"{where}: {field.name} must be finite")
+            if field.name in ("c", "sigma") and value < 0:
+                raise ValueError(f"{where}: {field.name} must be at least 0")
+            object.__setattr__(self, field.name, float(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OutputNoise(Scheme):
+    c: float = 0.5
+    alpha: float = 1.15
+    clip: bool = False
+
+    learns_p = True
+    at_input = False
+    scale_name = "c"
+
+
+@dataclasses.dataclass(frozen=True)
+class NAN(_OutputNoise):
+    """Normal noise at the output, growing with the saturation.
+
+    ``phi(x, xi) = alpha h(x) + (1 - alpha) u(x) + d(x) sigma(x) xi`` with ``sigma(x) = c (sigmoid(p Delta) - 1/2)^2``,
+    ``Delta = h(x) - u(x)`` and ``d(x) = -sgn(x) sgn(1 - alpha)``.
+
+    Args:
+        c: scale of sigma, which never exceeds c / 4.
+        alpha: weight of h against its linearisation u; 1 leaves no leak. The authors' code has 1.15 for tanh.
+        clip: clip the result to the range of h, as the authors' code did for tanh.
+
+    >>> NAN(c=0.3)
+    NAN(c=0.3, alpha=1.15, clip=False)
+    """
+
+    name = "nan"
+    code = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class NAH(_OutputNoise):
+    """Half-normal noise at the output: as :class:`NAN` with |xi| for xi, so that it always points towards h.
+
+    >>> str(NAH(alpha=1.0))
+    'nah:c=0.5,alpha=1.0,clip=False'
+    """
+
+    name = "nah"
+    code = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class NANI(Scheme):
+    """Normal noise of fixed strength at the input: ``phi(x, xi) = h(x + sigma xi)``.
+
+    >>> NANI()
+    NANI(sigma=0.05)
+    """
+
+    sigma: float = 0.05
+
+    name = "nani"
+    code = 2
+    learns_p = False
+    at_input = True
+    scale_name = "sigma"
+
+
+@dataclasses.dataclass(frozen=True)
+class NANIL(Scheme):
+    """Normal noise at the input with learned strength: ``h(x + sigma(x) xi)``, ``sigma`` as in :class:`NAN`.
+
+    >>> NANIL(c=0.25).learns_p
+    True
+    """
+
+    c: float = 0.5
+
+    name = "nanil"
+    code = 3
+    learns_p = True
+    at_input = True
+    scale_name = "c"
+
+
+@dataclasses.dataclass(frozen=True)
+class NANIS(Scheme):
+    """Normal noise at the input of saturated units alone: ``h(x + sigma xi)`` where |x| >= x_t, else ``h(x)``.
+
+    >>> NANIS(sigma=0.1).scale
+    0.1
+    """
+
+    sigma: float = 0.25
+
+    name = "nanis"
+    code = 4
+    learns_p = False
+    at_input = True
+    scale_name = "sigma"
+
+
+_KINDS: dict[str, type[Scheme]] = {kind.name: kind for kind in (NAN, NAH, NANI, NANIL, NANIS)}
+
+
+def scheme(description: Scheme | str) -> Scheme:
+    """A scheme from its text: a name, or a name with settings. A scheme passes through.
+
+    >>> scheme("nah")
+    NAH(c=0.5, alpha=1.15, clip=False)
+    >>> scheme("nah:c=0.3,alpha=1.0") == NAH(c=0.3, alpha=1.0)
+    True
+    >>> scheme(str(NANIS(sigma=0.1)))
+    NANIS(sigma=0.1)
+    """
+    if isinstance(description, Scheme):
+        if type(description).__name__.lower() not in _KINDS:
+            raise TypeError(f"{description!r} is no noise scheme; use one of NAN, NAH, NANI, NANIL, NANIS")
+        return description
+    if not isinstance(description, str):
+        raise TypeError(f"noise must be a scheme or its text such as 'nah:c=0.3', not {description!r}")
+    name, _, settings = description.partition(":")
+    kind = _KINDS.get(name.strip().lower())
+    if kind is None:
+        raise ValueError(f"unknown noise scheme {name.strip()!r} in {description!r}; known are {', '.join(_KINDS)}")
+    allowed = {field.name for field in dataclasses.fields(kind)}
+    values: dict[str, float | bool] = {}
+    for setting in filter(None, (part.strip() for part in settings.split(","))):
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or key not in allowed:
+            raise ValueError(f"{setting!r} in {description!r} is no setting of {name}; allowed: {', '.join(sorted(allowed))}")
+        if key in values:
+            raise ValueError(f"{key} is given twice in {description!r}")
+        values[key] = _read(key, text, description)
+    return kind(**values)
+
+
+def _read(key: str, text: str, description: str) -> float | bool:
+    if key == "clip":
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"clip={text!r} in {description!r}: clip must be True or False")
+        return text.lower() == "true"
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{key}={text!r} in {description!r}: {key} must be a number") from None
