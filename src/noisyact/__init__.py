@@ -1,0 +1,35 @@
+"""Noisy activation functions for PyTorch: hard-saturating units whose noise grows with their saturation.
+
+After Gulcehre, Moczulski, Denil and Bengio, "Noisy Activation Functions" (2016).
+"""
+
+from noisyact import anneal as anneal
+from noisyact import functional as functional
+from noisyact.activations import NoisyActivation as NoisyActivation
+from noisyact.activations import NoisyHardSigmoid as NoisyHardSigmoid
+from noisyact.activations import NoisyHardTanh as NoisyHardTanh
+from noisyact.activations import NoisyModule as NoisyModule
+from noisyact.activations import NoisyReLU as NoisyReLU
+from noisyact.activations import noise_parameters as noise_parameters
+from noisyact.activations import set_noise_scale as set_noise_scale
+from noisyact.convert import denoisify as denoisify
+from noisyact.convert import noisify as noisify
+from noisyact.diagnostics import saturation as saturation
+from noisyact.finite import FiniteWatch as FiniteWatch
+from noisyact.inventory import inventory as inventory
+from noisyact.pairs import HARD_SIGMOID as HARD_SIGMOID
+from noisyact.pairs import HARD_TANH as HARD_TANH
+from noisyact.pairs import RELU as RELU
+from noisyact.pairs import HardPair as HardPair
+from noisyact.pairs import Pair as Pair
+from noisyact.pairs import harden as harden
+from noisyact.scheduler import NoiseScheduler as NoiseScheduler
+from noisyact.schemes import NAH as NAH
+from noisyact.schemes import NAN as NAN
+from noisyact.schemes import NANI as NANI
+from noisyact.schemes import NANIL as NANIL
+from noisyact.schemes import NANIS as NANIS
+from noisyact.schemes import Scheme as Scheme
+from noisyact.schemes import scheme as scheme
+
+__version__ = "0.1.0"

@@ -114,7 +114,9 @@ class NoisyActivation(NoisyModule):
         noisy = self.training or self.eval_noise == "sample"
         if not noisy and self.eval_noise == "hard":
             return self.pair.h(x)
-        return functional.noisy(x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale)
+        return functional.noisy(
+            x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale
+        )
 
     def extra_repr(self) -> str:
         """The scheme, the number of parameters and, where it is not the default, the rule for evaluation."""

@@ -173,7 +173,9 @@ class join:
         for boundary in self.boundaries:
             _check_count("boundary", boundary)
         if len(self.schedules) != len(self.boundaries) + 1:
-            raise ValueError(f"{len(self.schedules)} schedules need {len(self.schedules) - 1} boundaries, not {len(self.boundaries)}")
+            raise ValueError(
+                f"{len(self.schedules)} schedules need {len(self.schedules) - 1} boundaries, not {len(self.boundaries)}"
+            )
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
             raise ValueError(f"boundaries={list(self.boundaries)!r}: must rise")
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _autograd
 from torch.utils import checkpoint
 
 __all__ = ["current_region"]
@@ -53,7 +54,7 @@ class Region:
 def current_region() -> Region | None:
     """The innermost checkpointed region that is running, or None."""
     recomputing = torch._C._current_graph_task_id() != -1
-    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooked = _autograd._top_saved_tensors_default_hooks(True) is not None
     if not (recomputing or hooked or not torch.is_grad_enabled()):
         return None  # every checkpointed pass shows one of these; looking at the stack is for those alone
     frame: FrameType | None = sys._getframe(1)

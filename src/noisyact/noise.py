@@ -34,7 +34,7 @@ def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor
         shape: the shape of xi.
 
     >>> standard_normal(torch.tensor(7), (3,))
-    tensor([ 1.1434, -0.4301,  1.4323])
+    tensor([-1.1164, -0.1735, -0.3903])
     """
     elements = math.prod(shape)
     groups = -(-elements // _GROUP)
@@ -99,27 +99,37 @@ def _rank() -> int:
 
 @torch.compiler.assume_constant_result
 def _may_recompute_draws() -> bool:
-    """Whether the compiler may run a random draw again in backward.
+    """Whether the compiler may run a random draw again in backward. Runs while a graph is traced.
 
     With an activation memory budget below 1 it does, and gets other numbers: a gradient that is silently wrong. The
     seeds must then be functions of the graph's inputs.
     """
-    return torch._functorch.config.activation_memory_budget < 1.0
+    recomputes = torch._functorch.config.activation_memory_budget < 1.0
+    if recomputes:
+        _compiled_stream.start()
+    return recomputes
 
 
 class _CompiledStream:
     """Seeds for graphs that may recompute their draws: each is computed from a state that is an input of the graph.
 
     The attribute is bound to a new tensor, never changed in place, so a graph that saved the old one can use it again.
+    The stream starts from torch's seed at the first such compilation and runs on; torch.manual_seed later on does not
+    set it back.
     """
 
     def __init__(self) -> None:
-        self.state: Tensor | None = None
+        self.state = torch.zeros((), dtype=torch.int64)
+        self._started = False
+
+    def start(self) -> None:
+        """Take torch's seed, once."""
+        if not self._started:
+            self.state = torch.full((), torch.initial_seed() & (2**62 - 1), dtype=torch.int64)
+            self._started = True
 
     def next(self, device: torch.device) -> Tensor:
-        if self.state is None:
-            self.state = torch.full((), torch.initial_seed() & (2**62 - 1), dtype=torch.int64)
-        # A step of a 64-bit linear congruential generator; Philox, keyed by the result, does the mixing.
+        """The next seed: a step of a 64-bit linear congruential generator; Philox, keyed by it, does the mixing."""
         self.state = self.state * 6364136223846793005 + 1442695040888963407
         return _rank_seed(self.state.to(device))
 

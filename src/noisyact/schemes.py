@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 __all__ = ["NAH", "NAN", "NANI", "NANIL", "NANIS", "Scheme", "scheme"]
 
@@ -25,6 +25,8 @@ class Scheme:
     at_input: ClassVar[bool]
     """Whether the noise is added to x, inside h, rather than to h(x)."""
     scale_name: ClassVar[str]
+    if TYPE_CHECKING:
+        _text: ClassVar[str]
 
     @property
     def scale(self) -> float:
@@ -50,8 +52,7 @@ class Scheme:
         return dataclasses.replace(self, **{self.scale_name: value})
 
     def __str__(self) -> str:
-        settings = ",".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
-        return f"{self.name}:{settings}"
+        return self._text
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -68,6 +69,8 @@ class Scheme:
             if field.name in ("c", "sigma") and value < 0:
                 raise ValueError(f"{where}: {field.name} must be at least 0")
             object.__setattr__(self, field.name, float(value))
+        settings = ",".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        object.__setattr__(self, "_text", f"{self.name}:{settings}")  # kernels are called with it: make it once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +195,9 @@ def scheme(description: Scheme | str) -> Scheme:
     for setting in filter(None, (part.strip() for part in settings.split(","))):
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in allowed:
-            raise ValueError(f"{setting!r} in {description!r} is no setting of {name}; allowed: {', '.join(sorted(allowed))}")
+            raise ValueError(
+                f"{setting!r} in {description!r} is no setting of {name}; allowed: {', '.join(sorted(allowed))}"
+            )
         if key in values:
             raise ValueError(f"{key} is given twice in {description!r}")
         values[key] = _read(key, text, description)

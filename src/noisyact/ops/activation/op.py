@@ -30,13 +30,8 @@ def noisy_activation(
 
     Returns: x's shape and dtype.
     """
-    return _activation(x, p, scale, seed, *_encode(scheme, pair))
-
-
-@functools.lru_cache(maxsize=256)
-def _encode(scheme: Scheme, pair: HardPair) -> tuple[str, list[float]]:
-    """A scheme and a pair in the types that torch lets an operator take."""
-    return str(scheme), [pair.slope, pair.offset, pair.low, pair.high]
+    # A scheme and a pair in the types that torch lets an operator take; _decode turns them back.
+    return _activation(x, p, scale, seed, str(scheme), [pair.slope, pair.offset, pair.low, pair.high])
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,0 +1,158 @@
+"""Makes an existing model noisy, and undoes it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from noisyact.activations import NoisyHardSigmoid, NoisyHardTanh, NoisyModule
+from noisyact.inventory import inventory
+from noisyact.saturating import pair_of
+from noisyact.schemes import NAH, Scheme, scheme
+
+__all__ = ["denoisify", "noisify"]
+
+FilterFn = Callable[[nn.Module, str], bool]
+
+
+def noisify(
+    model: nn.Module,
+    noise: Scheme | str = NAH(),  # noqa: B008  (schemes are immutable)
+    *,
+    gate_noise: Scheme | str | None = None,
+    filter_fn: FilterFn | None = None,
+    inplace: bool = False,
+    strict: bool = False,
+    eval_noise: str = "expectation",
+) -> nn.Module:
+    """Replace the saturating activations of a model by noisy ones.
+
+    nn.Tanh becomes a noisy hard tanh and nn.Sigmoid a noisy hard sigmoid; nn.Hardtanh and nn.Hardsigmoid keep their own
+    range and slope and become noisy. Names, device, dtype, train flag and hooks stay; a module used in several places
+    stays one module; the model itself may be such an activation.
+
+    The model's Parameter objects stay the very same, also in the copy that ``inplace=False`` returns: an optimiser
+    made before goes on working, and the two models share their weights (deepcopy first for independent ones). Each
+    noisy activation has a new parameter p; hand those to the optimiser with
+    ``optimizer.add_param_group({"params": list(noise_parameters(model))})``.
+
+    Args:
+        model: any module.
+        noise: a scheme or its text.
+        gate_noise: the scheme for sigmoids, when it differs.
+        filter_fn: (module, its dotted name) -> whether to replace it.
+        inplace: change the model itself rather than a copy that shares its tensors.
+        strict: raise if anything saturating remains, a function call such as ``torch.tanh(x)`` in a forward method
+            included (found in the source; :func:`noisyact.inventory` with inputs finds them by running).
+        eval_noise: what the noisy activations do in evaluation mode.
+
+    Returns: the noisy model.
+
+    >>> model = noisify(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "nah:c=0.3")
+    >>> model[1]
+    NoisyHardTanh(NAH(c=0.3, alpha=1.15, clip=False), num_parameters=1)
+    """
+    _check_model(model)
+    noise = scheme(noise)
+    gate_noise = noise if gate_noise is None else scheme(gate_noise)
+    if not inplace:
+        model = _copy_sharing_tensors(model)
+
+    def make(old: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
+        if pair_of(old) is None or not (filter_fn is None or filter_fn(old, name)):
+            return None
+        return _noisy_version(old, noise, gate_noise, eval_noise, *_place(home, model))
+
+    model = _replace(model, make)
+    if strict:
+        left = inventory(model)
+        if not left.complete:
+            raise ValueError(f"strict=True, and saturating parts remain:\n{left}")
+    return model
+
+
+def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
+    """Undo :func:`noisify`: put back the very activations it replaced. Noisy modules built by hand stay.
+
+    >>> denoisify(noisify(nn.Sequential(nn.Hardtanh(-2, 2))))
+    Sequential(
+      (0): Hardtanh(min_val=-2, max_val=2)
+    )
+    """
+    _check_model(model)
+    if not inplace:
+        model = _copy_sharing_tensors(model)
+
+    def restore(noisy: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
+        kept = noisy.__dict__.get("_replaced")
+        if kept is None:
+            return None
+        (original,) = kept
+        original.training = noisy.training
+        return original
+
+    return _replace(model, restore)
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
+
+
+def _replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> nn.Module:
+    """Replace what `make` gives a substitute for, each module once, wherever and however often it stands."""
+    substitutes: dict[int, nn.Module | None] = {}
+    root = make(model, "", model)
+    if root is not None:
+        return root
+    for path, home in list(model.named_modules()):
+        for child_name, child in list(home.named_children()):
+            # named_children leaves out a second name of the same child: look at the slots themselves below.
+            if id(child) not in substitutes:
+                substitutes[id(child)] = make(child, f"{path}.{child_name}" if path else child_name, home)
+        for slot, child in home._modules.items():
+            new = None if child is None else substitutes.get(id(child))
+            if new is not None:
+                home._modules[slot] = new
+    return model
+
+
+def _noisy_version(
+    old: nn.Module,
+    noise: Scheme,
+    gate_noise: Scheme,
+    eval_noise: str,
+    device: torch.device | None,
+    dtype: torch.dtype | None,
+) -> NoisyModule:
+    pair = pair_of(old)
+    assert pair is not None
+    if isinstance(old, (nn.Sigmoid, nn.Hardsigmoid)):
+        new = NoisyHardSigmoid(gate_noise, device=device, dtype=dtype, eval_noise=eval_noise, slope=pair.slope)
+    else:
+        new = NoisyHardTanh(
+            noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high
+        )
+    new.training = old.training
+    for key, value in old.__dict__.items():
+        if "hook" in key:
+            new.__dict__[key] = value  # the same dictionaries, so that handles already given out still remove
+    new.__dict__["_replaced"] = (old,)  # in a tuple: not a submodule, yet copied and pickled along
+    return new
+
+
+def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
+    """Device and dtype for p: those of the nearest floating parameters."""
+    for module in (home, model):
+        for parameter in module.parameters():
+            if parameter.is_floating_point():
+                return parameter.device, parameter.dtype
+    return None, None
+
+
+def _copy_sharing_tensors(model: nn.Module) -> nn.Module:
+    shared: dict[int, Tensor] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, dict(shared))

@@ -1,0 +1,1 @@
+"""Callbacks for trainers. Import the one you need: noisyact.integrations.lightning or .transformers."""

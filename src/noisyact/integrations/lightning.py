@@ -1,0 +1,59 @@
+"""A Lightning callback that anneals the noise and logs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise ImportError("noisyact.integrations.lightning needs Lightning: pip install 'noisyact[lightning]'") from error
+
+from noisyact.anneal import Schedule
+from noisyact.integrations.annealing import Annealing
+
+__all__ = ["NoiseAnnealing"]
+
+
+class NoiseAnnealing(Callback):
+    """Sets the noise scale to ``schedule(trainer.global_step)`` before every batch and logs it.
+
+    The step counts optimiser steps, so gradient accumulation and resuming give the same sequence. Logged under
+    ``noise/scale`` and ``saturation/<module>``.
+
+    Args:
+        schedule: step -> noise scale, such as ``noisyact.anneal.inverse_sqrt()``.
+        log_every: how often, in optimiser steps, saturation and finiteness are looked at.
+        on_nonfinite: ``"warn"``, ``"raise"`` or ``"ignore"`` when activations or gradients stop being finite; the
+            message names the module and the step.
+
+    Example: ``Trainer(callbacks=[NoiseAnnealing(noisyact.anneal.inverse_sqrt())])``
+    """
+
+    def __init__(self, schedule: Schedule, *, log_every: int = 50, on_nonfinite: str = "warn") -> None:
+        self._annealing = Annealing(schedule, log_every, on_nonfinite)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to follow the module."""
+        self._annealing.start(pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Set the noise of this step."""
+        self._annealing.before_step(trainer.global_step)
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log, and look whether everything is finite."""
+        for name, value in self._annealing.metrics().items():
+            pl_module.log(name, value)
+        self._annealing.after_step(self._step)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the hooks off."""
+        self._annealing.finish()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Take the hooks off."""
+        self._annealing.finish()

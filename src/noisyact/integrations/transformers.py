@@ -1,0 +1,58 @@
+"""A callback for the Hugging Face Trainer that anneals the noise and logs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise ImportError(
+        "noisyact.integrations.transformers needs transformers: pip install 'noisyact[transformers]'"
+    ) from error
+
+from noisyact.anneal import Schedule
+from noisyact.integrations.annealing import Annealing
+
+__all__ = ["NoiseAnnealingCallback"]
+
+
+class NoiseAnnealingCallback(TrainerCallback):
+    """Sets the noise scale to ``schedule(state.global_step)`` before every optimiser step and logs it.
+
+    Args: as :class:`noisyact.integrations.lightning.NoiseAnnealing`.
+
+    Example: ``Trainer(..., callbacks=[NoiseAnnealingCallback(noisyact.anneal.inverse_sqrt())])``
+    """
+
+    def __init__(self, schedule: Schedule, *, log_every: int = 50, on_nonfinite: str = "warn") -> None:
+        self._annealing = Annealing(schedule, log_every, on_nonfinite)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin to follow the model."""
+        self._annealing.start(kwargs["model"])
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the noise of this step."""
+        self._annealing.before_step(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Look whether everything is finite."""
+        self._annealing.after_step(state.global_step - 1)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Add the noise scale and the saturation to what the Trainer logs."""
+        metrics = self._annealing.metrics()
+        kwargs.get("logs", {}).update(metrics)
+        if state.log_history:
+            state.log_history[-1].update(metrics)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Take the hooks off."""
+        self._annealing.finish()

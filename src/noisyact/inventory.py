@@ -1,0 +1,159 @@
+"""What of a model is noisy, and what saturates without being so."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from noisyact.activations import NoisyModule
+from noisyact.saturating import FUNCTIONS, METHOD_NAMES, is_saturating
+from noisyact.tables import text_table
+
+__all__ = ["Found", "Inventory", "inventory"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """One thing found in a model."""
+
+    name: str
+    """The module's dotted name; of a function call, the module whose forward makes it."""
+    kind: str
+    """The module's type or the function's name."""
+    where: str = ""
+    """Of a function call, its file and line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inventory:
+    """What :func:`inventory` found. Prints as a table."""
+
+    noisy: tuple[Found, ...]
+    saturating: tuple[Found, ...]
+    """Modules that saturate and are not noisy."""
+    calls: tuple[Found, ...]
+    """Calls of saturating functions in forward methods: conversion cannot replace them."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing saturating is left without noise."""
+        return not (self.saturating or self.calls)
+
+    def __str__(self) -> str:
+        rows = [("noisy", found.name or "(the model)", found.kind, "") for found in self.noisy]
+        rows += [("saturating", found.name or "(the model)", found.kind, "") for found in self.saturating]
+        rows += [("call", found.name or "(the model)", found.kind, found.where) for found in self.calls]
+        return text_table(("what", "module", "type", "where"), rows) if rows else "nothing noisy and nothing saturating"
+
+
+def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
+    """List the noisy parts of a model, the saturating modules that are not, and saturating function calls.
+
+    With inputs the model runs once on them (in evaluation mode, no gradients, random generators left alone) and every
+    call of torch.tanh, x.sigmoid(), F.hardtanh and the like outside a module of its own is seen. Without inputs the
+    calls are looked for in the source of the model's classes.
+
+    >>> print(inventory(nn.Sequential(nn.Linear(2, 2), nn.Tanh())))
+    what        module  type  where
+    saturating  1       Tanh
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
+    noisy, saturating = [], []
+    for name, module in model.named_modules():
+        if isinstance(module, NoisyModule):
+            noisy.append(Found(name, type(module).__name__))
+        elif is_saturating(module):
+            saturating.append(Found(name, type(module).__name__))
+    calls = _run_calls(model, inputs, keywords) if inputs or keywords else _source_calls(model)
+    return Inventory(tuple(noisy), tuple(saturating), tuple(calls))
+
+
+def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> list[Found]:
+    watcher = _CallWatcher()
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with _stack_of_modules(model, watcher.stack), torch.no_grad(), torch.random.fork_rng(), watcher:
+            model(*inputs, **keywords)
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+    return list(dict.fromkeys(watcher.found))
+
+
+class _CallWatcher(TorchFunctionMode):
+    """Sees every torch function; notes the saturating ones made outside a module that stands for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[tuple[str, nn.Module]] = []
+        self.found: list[Found] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = FUNCTIONS.get(func)
+        if name is not None:
+            path, module = self.stack[-1] if self.stack else ("", None)
+            if not (isinstance(module, NoisyModule) or (module is not None and is_saturating(module))):
+                self.found.append(Found(path, name, _caller()))
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _stack_of_modules(model: nn.Module, stack: list[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Keeps on the stack the modules whose forward is running."""
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda m, args, name=name: stack.append((name, m))))
+        handles.append(module.register_forward_hook(lambda m, args, out: stack.pop() and None, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _caller() -> str:
+    """File and line of the nearest frame that is neither torch's nor this file's."""
+    inside = (str(Path(torch.__file__).parent), __file__)
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(inside):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _source_calls(model: nn.Module) -> list[Found]:
+    found = []
+    for name, module in model.named_modules():
+        for kind in type(module).__mro__:
+            if issubclass(kind, nn.Module) and not kind.__module__.startswith(("torch.nn", "noisyact")):
+                found += [Found(name, call, where) for call, where in _calls_in_source(kind)]
+    return list(dict.fromkeys(found))
+
+
+def _calls_in_source(kind: type) -> Iterator[tuple[str, str]]:
+    try:
+        lines, first = inspect.getsourcelines(kind)
+        file = Path(inspect.getsourcefile(kind) or "").name
+    except (OSError, TypeError):
+        return  # no source (typed in, or compiled): only a run with inputs can tell
+    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+        if isinstance(node, ast.Call):
+            function = node.func
+            called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            owner = getattr(getattr(function, "value", None), "id", "")
+            if called in METHOD_NAMES and owner != "self":
+                yield ast.unparse(function), f"{file}:{first + node.lineno - 1}"
