@@ -32,4 +32,35 @@ from noisyact.schemes import NANIS as NANIS
 from noisyact.schemes import Scheme as Scheme
 from noisyact.schemes import scheme as scheme
 
+__all__ = [
+    "HARD_SIGMOID",
+    "HARD_TANH",
+    "NAH",
+    "NAN",
+    "NANI",
+    "NANIL",
+    "NANIS",
+    "RELU",
+    "FiniteWatch",
+    "HardPair",
+    "NoiseScheduler",
+    "NoisyActivation",
+    "NoisyHardSigmoid",
+    "NoisyHardTanh",
+    "NoisyModule",
+    "NoisyReLU",
+    "Pair",
+    "Scheme",
+    "anneal",
+    "denoisify",
+    "functional",
+    "harden",
+    "inventory",
+    "noise_parameters",
+    "noisify",
+    "saturation",
+    "scheme",
+    "set_noise_scale",
+]
+
 __version__ = "0.1.0"

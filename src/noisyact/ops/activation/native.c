@@ -14,6 +14,7 @@ typedef struct {
     int32_t scheme;
     int32_t stochastic; /* 0: epsilon is `expectation` and nothing is drawn */
     int32_t clip;
+    int32_t one_sided; /* a limit is infinite */
     float expectation;
     float alpha;
     float scale; /* c, or sigma for NANI and NANIS */
@@ -26,17 +27,20 @@ typedef struct {
 /* h, with NaN staying NaN. */
 INLINE floats hard(const activation *a, floats u) { return at_most(at_least(u, every(a->low)), every(a->high)); }
 
-/* |Delta|, held finite so that p = 0 times an infinite saturation is 0 and not NaN; 0 where it is inf - inf. */
-INLINE floats depth_of(floats h, floats u) {
-    floats depth = absolute(h - u), zero = every(0.0f);
-    return at_most(pick(above(depth, zero), depth, zero), every(3.0e38f));
+/* u - h; 0 where both are the same infinity, which needs a function that saturates on one side only. */
+INLINE floats gap_of(const activation *a, floats h, floats u) {
+    floats gap = u - h, zero = every(0.0f);
+    return a->one_sided ? pick(above(absolute(gap), zero), gap, zero) : gap;
+}
+
+/* |Delta|, held finite so that p = 0 times an infinite saturation is 0 and not NaN. */
+INLINE floats depth_of(const activation *a, floats h, floats u) {
+    return at_most(absolute(gap_of(a, h, u)), every(3.0e38f));
 }
 
 /* alpha h + (1 - alpha) u. */
 INLINE floats leaky(const activation *a, floats h, floats u) {
-    if (a->alpha == 1.0f) return h;
-    floats gap = u - h, zero = every(0.0f);
-    return h + (1.0f - a->alpha) * pick(above(absolute(gap), zero), gap, zero);
+    return a->alpha == 1.0f ? h : h + (1.0f - a->alpha) * gap_of(a, h, u);
 }
 
 /* g where v lies in the range of h, its ends included: the kinks count as linear. */
@@ -64,7 +68,7 @@ INLINE floats forward_lanes(const activation *a, floats x, floats p, floats xi) 
     if (a->scheme == NANI || a->scheme == NANIS) {
         sigma = fixed_sigma(a, u);
     } else {
-        floats h = hard(a, u), t = half_tanh(absolute(p) * depth_of(h, u));
+        floats h = hard(a, u), t = half_tanh(absolute(p) * depth_of(a, h, u));
         sigma = (0.25f * a->scale) * t * t;
         if (a->scheme <= NAH) {
             floats phi = leaky(a, h, u) + flip(sigma * xi, direction(a, x));
@@ -82,7 +86,7 @@ INLINE void backward_lanes(const activation *a, floats g, floats x, floats p, fl
         *gp = zero;
         return;
     }
-    floats h = hard(a, u), depth = depth_of(h, u), t = half_tanh(absolute(p) * depth);
+    floats h = hard(a, u), depth = depth_of(a, h, u), t = half_tanh(absolute(p) * depth);
     floats noise = (0.25f * a->scale) * t * xi;
     floats rate = noise * (1.0f - t * t); /* d (sigma epsilon) / d |p Delta| */
     mask saturated = above(depth, zero);
@@ -216,18 +220,26 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
         for (int j = 0; j < LANES; j++) partial[0] += total[j];
 }
 
-/* One copy of the loops for each scheme and switch, so that nothing is decided inside them. */
-#define SPECIALISED(a, call)                                                                                          \
-    do {                                                                                                              \
-        activation fixed = *(a);                                                                                      \
-        const activation *s = &fixed;                                                                                 \
-        switch (fixed.scheme) {                                                                                       \
-        case NAN_SCHEME: fixed.scheme = NAN_SCHEME; if (fixed.clip) { fixed.clip = 1; call; } else { fixed.clip = 0; call; } break; \
-        case NAH: fixed.scheme = NAH; if (fixed.clip) { fixed.clip = 1; call; } else { fixed.clip = 0; call; } break; \
-        case NANI: fixed.scheme = NANI; call; break;                                                                  \
-        case NANIL: fixed.scheme = NANIL; call; break;                                                                \
-        case NANIS: fixed.scheme = NANIS; call; break;                                                                \
-        }                                                                                                             \
+/* One copy of `call`'s loops for each scheme, so that nothing is decided inside them: `s` has it as a constant. */
+#define CASE(SCHEME, CLIP, call)                                                                                       \
+    case 2 * (SCHEME) + (CLIP):                                                                                        \
+        fixed.scheme = (SCHEME);                                                                                       \
+        fixed.clip = (CLIP);                                                                                           \
+        call;                                                                                                          \
+        break;
+#define SPECIALISED(a, call)                                                                                           \
+    do {                                                                                                               \
+        activation fixed = *(a);                                                                                       \
+        const activation *s = &fixed;                                                                                  \
+        switch (2 * fixed.scheme + fixed.clip) {                                                                       \
+            CASE(NAN_SCHEME, 0, call)                                                                                  \
+            CASE(NAN_SCHEME, 1, call)                                                                                  \
+            CASE(NAH, 0, call)                                                                                         \
+            CASE(NAH, 1, call)                                                                                         \
+            CASE(NANI, 0, call)                                                                                        \
+            CASE(NANIL, 0, call)                                                                                       \
+            CASE(NANIS, 0, call)                                                                                       \
+        }                                                                                                              \
     } while (0)
 
 static void forward_chunk(const activation *a, const float *x, const float *p, float *y, int64_t first, int64_t end) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ class _Activation(ctypes.Structure):
         ("scheme", ctypes.c_int32),
         ("stochastic", ctypes.c_int32),
         ("clip", ctypes.c_int32),
+        ("one_sided", ctypes.c_int32),
         ("expectation", ctypes.c_float),
         ("alpha", ctypes.c_float),
         ("scale", ctypes.c_float),
@@ -37,7 +39,12 @@ class _Activation(ctypes.Structure):
 
 def serves(x: Tensor) -> bool:
     """Whether the C kernel can take x."""
-    return x.device.type == "cpu" and x.dtype != torch.float64 and native.library() is not None
+    return x.device.type == "cpu" and x.dtype != torch.float64 and _present()
+
+
+@torch.compiler.assume_constant_result
+def _present() -> bool:
+    return native.library() is not None
 
 
 def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair) -> Tensor:
@@ -83,6 +90,7 @@ def _settings(
         scheme=scheme.code,
         stochastic=seed is not None,
         clip=scheme.clips,
+        one_sided=math.isinf(pair.low) or math.isinf(pair.high),
         expectation=equations.expected_epsilon(scheme) if seed is None else 0.0,
         alpha=1.0 - scheme.leak,
         scale=float(scale),

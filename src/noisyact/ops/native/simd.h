@@ -36,7 +36,8 @@ INLINE floats flip(floats v, ints sign) { return (floats)((ints)v ^ sign); }
 /* at_least(v, low) and at_most(v, high) are v where v is NaN.
  * where_above(a, b, yes, no) is yes where a > b; where_odd(n, yes, no) is yes where the integer n is odd.
  * even_products(v, m) are the 64-bit products of the even 32-bit lanes of v with m.
- * reciprocal(v) is for v between 1 and 2. */
+ * reciprocal(v) is for v between 1 and 2, square_root(v) for v from 0 to 1e30: an estimate and a Newton step, several
+ * times faster than the instruction and right to the last bit or two. */
 #if LANES == 16
 
 typedef __mmask16 mask;
@@ -46,7 +47,10 @@ INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm512_mask_b
 INLINE mask odd(ints n) { return _mm512_test_epi32_mask((__m512i)n, _mm512_set1_epi32(1)); }
 INLINE floats at_least(floats v, floats low) { return (floats)_mm512_max_ps((__m512)low, (__m512)v); }
 INLINE floats at_most(floats v, floats high) { return (floats)_mm512_min_ps((__m512)high, (__m512)v); }
-INLINE floats square_root(floats v) { return (floats)_mm512_sqrt_ps((__m512)v); }
+INLINE floats square_root(floats v) {
+    floats guarded = at_least(v, every(1e-30f)), r = (floats)_mm512_rsqrt14_ps((__m512)guarded), s = v * r;
+    return s + 0.5f * r * (v - s * s);
+}
 INLINE wide even_products(words v, uint32_t m) {
     return (wide)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi32((int)m));
 }
@@ -64,7 +68,10 @@ INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm256_blendv
 INLINE mask odd(ints n) { return (__m256)(n << 31); }
 INLINE floats at_least(floats v, floats low) { return (floats)_mm256_max_ps((__m256)low, (__m256)v); }
 INLINE floats at_most(floats v, floats high) { return (floats)_mm256_min_ps((__m256)high, (__m256)v); }
-INLINE floats square_root(floats v) { return (floats)_mm256_sqrt_ps((__m256)v); }
+INLINE floats square_root(floats v) {
+    floats guarded = at_least(v, every(1e-30f)), r = (floats)_mm256_rsqrt_ps((__m256)guarded), s = v * r;
+    return s + 0.5f * r * (v - s * s);
+}
 INLINE wide even_products(words v, uint32_t m) {
     return (wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi32((int)m));
 }

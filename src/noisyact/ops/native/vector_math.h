@@ -11,20 +11,18 @@
 /* Adding 1.5 * 2^23 to a small float rounds it to an integer, which then stands in its low bits. */
 #define ROUNDER 12582912.0f
 
-/* ln(u) for positive, normal u = 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)); 1e-7 of max(1, |ln u|). */
+/* ln(u) for positive, normal u = 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)); 2e-7 of max(1, |ln u|). */
 INLINE floats logarithm(floats u) {
     ints bits = (ints)u - 0x3f3504f3; /* counted from sqrt(1/2) */
     floats e = __builtin_convertvector(bits >> 23, floats);
     floats m = (floats)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
-    floats q = every(0.0724777900f);
-    q = q * m - 0.1172950829f;
-    q = q * m + 0.1169498573f;
-    q = q * m - 0.1238899467f;
-    q = q * m + 0.1424431218f;
-    q = q * m - 0.1666938377f;
-    q = q * m + 0.2000090075f;
-    q = q * m - 0.2499997901f;
-    q = q * m + 0.3333333028f;
+    floats q = every(0.09398661804f);
+    q = q * m - 0.14310872578f;
+    q = q * m + 0.14705244465f;
+    q = q * m - 0.16571869498f;
+    q = q * m + 0.19982064250f;
+    q = q * m - 0.25001407978f;
+    q = q * m + 0.33333439887f;
     floats mm = m * m;
     return e * 0.69314718056f + (m * mm * q + (m - 0.5f * mm));
 }
@@ -36,12 +34,12 @@ INLINE floats half_tanh(floats z) {
     floats rounded = t + ROUNDER;
     floats f = t - (rounded - ROUNDER);
     floats s = (floats)(((ints)rounded << 23) + 0x3f800000);
-    floats q = every(1.53437586e-4f);
-    q = q * f + 1.34053019e-3f;
-    q = q * f + 9.61854500e-3f;
-    q = q * f + 5.55031324e-2f;
-    q = q * f + 2.40226457e-1f;
-    q = q * f + 6.93147214e-1f;
+    floats q = every(1.54011262597e-4f);
+    q = q * f + 1.33963020407e-3f;
+    q = q * f + 9.61827072202e-3f;
+    q = q * f + 5.55034472734e-2f;
+    q = q * f + 2.40226493276e-1f;
+    q = q * f + 6.93147191337e-1f;
     floats sr = s * f * q;
     return ((1.0f - s) - sr) * reciprocal((1.0f + s) + sr);
 }
@@ -57,11 +55,10 @@ INLINE void cosine_sine(floats v, floats *cosine, floats *sine) {
     a = a * rr - 41.3416681973f;
     a = a * rr + 6.2831853035f;
     a = a * r;
-    floats b = every(59.2032549553f);
-    b = b * rr - 85.4425564829f;
-    b = b * rr + 64.9393167818f;
-    b = b * rr - 19.7392086711f;
-    b = b * rr + 1.0f;
+    floats b = every(-83.5545690164f);
+    b = b * rr + 64.9209564733f;
+    b = b * rr - 19.7391567645f;
+    b = b * rr + 0.9999999941f;
     mask quarter = odd(n);
     *cosine = flip(pick(quarter, a, b), sign_bit((floats)((n + 1) << 30)));
     *sine = flip(pick(quarter, b, a), sign_bit((floats)(n << 30)));

@@ -1,0 +1,30 @@
+# Everything runs in the project's own environment, made on first use with the versions of requirements.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/ready
+	$(BIN)/python examples/saturated_start.py
+
+test: lint
+	$(BIN)/python -m pytest -q -n auto
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: .venv/ready
+	$(BIN)/python -m noisyact.bench activations
+
+# The C kernels are compiled by the install, so their sources are among what it depends on.
+.venv/ready: requirements.txt pyproject.toml hatch_build.py $(wildcard src/noisyact/ops/*/*.[ch]) src/noisyact/ops/native/build.py
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'noisyact needs Python 3.11 or newer')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf .venv out src/noisyact/ops/native/libraries

@@ -1,0 +1,134 @@
+"""The noisy activations against F.hardtanh, forward and forward + backward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisyact import equations
+from noisyact.bench.timing import median_times
+from noisyact.functional import noisy
+from noisyact.noise import draw_seed, standard_normal
+from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair
+from noisyact.schemes import NAH, NAN, NANI, NANIL, NANIS, Scheme
+
+__all__ = ["Row", "measure"]
+
+CASES: list[tuple[str, HardPair, Scheme, torch.dtype, bool]] = [
+    ("hard tanh, NAH", HARD_TANH, NAH(), torch.float32, False),
+    ("hard tanh, NAH, p per feature", HARD_TANH, NAH(), torch.float32, True),
+    ("hard tanh, NAN", HARD_TANH, NAN(), torch.float32, False),
+    ("hard tanh, NANI", HARD_TANH, NANI(), torch.float32, False),
+    ("hard tanh, NANIL", HARD_TANH, NANIL(), torch.float32, False),
+    ("hard tanh, NANIS", HARD_TANH, NANIS(), torch.float32, False),
+    ("hard sigmoid, NAH", HARD_SIGMOID, NAH(), torch.float32, False),
+    ("hard tanh, NAH, bfloat16", HARD_TANH, NAH(), torch.bfloat16, False),
+]
+FEATURES = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One case. Times are medians in milliseconds; a ratio is ours over F.hardtanh of the same dtype."""
+
+    case: str
+    forward_ms: float
+    hardtanh_forward_ms: float
+    forward_ratio: float
+    both_ms: float
+    hardtanh_both_ms: float
+    both_ratio: float
+    formula_both_ms: float
+    """Forward + backward of the formula written in torch operations, noise drawn by torch.randn_like."""
+
+
+class WrongResult(Exception):
+    """A case whose numbers are wrong has no speed."""
+
+
+def measure(elements: int, repeats: int, device: str) -> Iterator[Row | WrongResult]:
+    """Measure every case on x ~ N(0, 1): a third of the tanh's elements and a twentieth of the sigmoid's saturate."""
+    for case, pair, scheme, dtype, per_feature in CASES:
+        x = torch.randn(elements // FEATURES, FEATURES, device=device).to(dtype)
+        p = torch.rand(FEATURES if per_feature else 1, device=device) * 2 - 1
+        try:
+            _check(case, x[:257], p, pair, scheme)
+        except AssertionError as error:
+            yield WrongResult(f"{case}: not measured, its results are wrong: {error}")
+            continue
+        yield _time(case, x, p, pair, scheme, repeats)
+
+
+def _check(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme) -> None:
+    """Ours against the reference equations in float64, same noise: output and both gradients."""
+    seed = draw_seed(x.device)
+    g = torch.randn_like(x, dtype=torch.float32).to(x.dtype)
+    ours = _gradients(lambda x, p: noisy(x, pair, scheme, p, seed=seed), x, p, g)
+    xi = standard_normal(seed, x.shape).double()
+    theirs = _gradients(
+        lambda x, p: equations.phi(x, pair, scheme, scheme.scale, p, xi), x.double(), p.double(), g.double()
+    )
+    tolerance = 1e-5 if x.dtype == torch.float32 else 2e-2
+    for mine, right in zip(ours, theirs, strict=True):
+        scale = right.abs().max().clamp(min=1.0).item() if right.dim() == 1 else 1.0
+        torch.testing.assert_close(mine.double(), right, rtol=tolerance, atol=tolerance * scale)
+
+
+def _gradients(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, p: Tensor, g: Tensor) -> list[Tensor]:
+    x, p = x.detach().requires_grad_(), p.detach().requires_grad_()
+    y = function(x, p)
+    gx, gp = torch.autograd.grad(y, (x, p), g, allow_unused=True, materialize_grads=True)
+    return [y.detach(), gx, gp]
+
+
+def _time(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme, repeats: int) -> Row:
+    g = torch.ones_like(x)
+    leaf_x, leaf_p = x.detach().requires_grad_(), p.detach().requires_grad_()
+
+    def finish() -> None:
+        if x.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def forward(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.no_grad():
+                function(x, p)
+            finish()
+
+        return run
+
+    def both(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            leaf_x.grad = leaf_p.grad = None
+            function(leaf_x, leaf_p).backward(g)
+            finish()
+
+        return run
+
+    def ours(x: Tensor, p: Tensor) -> Tensor:
+        return noisy(x, pair, scheme, p)
+
+    def hardtanh(x: Tensor, p: Tensor) -> Tensor:
+        return F.hardtanh(x)
+
+    def formula(x: Tensor, p: Tensor) -> Tensor:
+        wide = x.float()
+        return equations.phi(wide, pair, scheme, scheme.scale, p, torch.randn_like(wide)).to(x.dtype)
+
+    forward_ours, forward_theirs = median_times([forward(ours), forward(hardtanh)], repeats)
+    both_ours, both_theirs = median_times([both(ours), both(hardtanh)], repeats)
+    (both_formula,) = median_times([both(formula)], max(3, repeats // 10))
+    return Row(
+        case=case,
+        forward_ms=forward_ours * 1e3,
+        hardtanh_forward_ms=forward_theirs * 1e3,
+        forward_ratio=forward_ours / forward_theirs,
+        both_ms=both_ours * 1e3,
+        hardtanh_both_ms=both_theirs * 1e3,
+        both_ratio=both_ours / both_theirs,
+        formula_both_ms=both_formula * 1e3,
+    )

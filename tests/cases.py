@@ -1,0 +1,42 @@
+"""The table that the tests share: schemes, pairs, shapes."""
+
+import math
+
+import torch
+
+import noisyact as na
+
+SCHEMES = [
+    na.NAN(),
+    na.NAN(c=2.0, alpha=1.0),
+    na.NAN(c=0.3, alpha=0.9, clip=True),
+    na.NAH(),
+    na.NAH(c=2.0, alpha=1.0),
+    na.NAH(c=0.3, alpha=0.9),
+    na.NAH(c=3.0, alpha=1.15, clip=True),
+    na.NANI(sigma=0.3),
+    na.NANIL(c=2.0),
+    na.NANIS(sigma=0.5),
+]
+PAIRS = {
+    "tanh": na.HARD_TANH,
+    "sigmoid": na.HARD_SIGMOID,
+    "relu": na.RELU,
+    "atan": na.harden(torch.atan),
+    "lopsided": na.HardPair(slope=0.5, offset=0.25, low=-0.5, high=2.0),
+}
+SHAPES = [(), (1,), (7,), (64,), (129,), (3, 5), (2, 3, 65), (0, 4), (4, 0), (17, 200)]
+
+scheme_ids = [str(scheme) for scheme in SCHEMES]
+
+
+def kinks(pair: na.HardPair) -> list[float]:
+    """The finite thresholds of a pair."""
+    return [x for x in (pair.x_low, pair.x_high) if math.isfinite(x)]
+
+
+def away_from_kinks(x: torch.Tensor, pair: na.HardPair, distance: float = 1e-3) -> torch.Tensor:
+    """x, moved off every kink, where no derivative exists."""
+    for kink in kinks(pair):
+        x = torch.where((x - kink).abs() < distance, x + 4 * distance, x)
+    return x

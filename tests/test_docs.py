@@ -1,0 +1,31 @@
+"""What README and docs show, runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("src/**/README.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_run(page):
+    """A page's Python blocks, in order, as one program."""
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    exec(compile(code, str(page), "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_every_page_of_the_map_names_real_things():
+    """`module.name` in the paper's map exists."""
+    import importlib
+
+    text = (ROOT / "docs" / "paper-to-code.md").read_text()
+    for module, name in re.findall(r"`(equations|anneal)\.(\w+)`", text):
+        assert hasattr(importlib.import_module(f"noisyact.{module}"), name)
