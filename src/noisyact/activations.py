@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,13 @@ class NoisyModule(nn.Module):
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"the noise scale must be finite and at least 0, not {value!r}")
         self.scale.fill_(value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        exact = self.scale
+        super()._apply(fn, recurse)
+        if self.scale.itemsize < 4:  # in half precision the values of a schedule would be rounded
+            self.scale = exact.to(self.scale.device, torch.float32)
+        return self
 
 
 class NoisyActivation(NoisyModule):
@@ -113,7 +121,7 @@ class NoisyActivation(NoisyModule):
         """phi(x, xi); xi, of x's shape, replaces the draw in training."""
         noisy = self.training or self.eval_noise == "sample"
         if not noisy and self.eval_noise == "hard":
-            return self.pair.h(x)
+            return functional.hard(x, self.pair)
         return functional.noisy(
             x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale
         )
@@ -159,7 +167,7 @@ class NoisyHardSigmoid(NoisyActivation):
     Args: as :class:`NoisyActivation`, and ``slope``, 0.25 in the paper (nn.Hardsigmoid's is 1/6).
 
     >>> NoisyHardSigmoid("nan").eval()(torch.tensor([0.0, 1.0]))
-    tensor([0.5000, 0.7500], grad_fn=<GeneratedBackwardFor_noisyact_activation_defaultBackward>)
+    tensor([0.5000, 0.7500])
     """
 
     def __init__(
@@ -195,6 +203,12 @@ class NoisyReLU(NoisyActivation):
         super().__init__(RELU, noise, num_parameters, device, dtype, eval_noise=eval_noise)
 
 
+def check_model(model: nn.Module) -> None:
+    """Raise a TypeError for anything but a module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, not {model!r:.80}")
+
+
 def set_noise_scale(model: nn.Module, value: float) -> int:
     """Set the scale (c or sigma) of every noisy part of a model; returns how many there are.
 
@@ -204,6 +218,7 @@ def set_noise_scale(model: nn.Module, value: float) -> int:
     >>> model[1].scale
     tensor(0.1000)
     """
+    check_model(model)
     parts = [module for module in model.modules() if isinstance(module, NoisyModule)]
     if not parts:
         raise ValueError(f"{type(model).__name__} has no noisy part to set the scale of; see noisyact.noisify")

@@ -30,6 +30,12 @@ def _check_step(step: int) -> None:
         raise ValueError(f"step={step!r}: must be a whole number of at least 0")
 
 
+def _between(start: float, end: float, share: float) -> float:
+    """From start at share 0 to end at share 1, never beyond either, whatever the rounding."""
+    low, high = sorted((float(start), float(end)))
+    return float(end) if share == 1.0 else min(max(start + share * (end - start), low), high)
+
+
 @dataclasses.dataclass(frozen=True)
 class constant:
     """The same value at every step.
@@ -74,7 +80,7 @@ class inverse_sqrt:
     def __call__(self, step: int) -> float:
         """The scale at a step."""
         _check_step(step)
-        return max(self.end, self.start / math.sqrt(step // self.every + 1))
+        return max(float(self.end), self.start / math.sqrt(step // self.every + 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +103,7 @@ class linear:
     def __call__(self, step: int) -> float:
         """The scale at a step."""
         _check_step(step)
-        share = min(step / self.steps, 1.0)
-        return (1.0 - share) * self.start + share * self.end
+        return _between(self.start, self.end, min(step / self.steps, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +126,7 @@ class cosine:
     def __call__(self, step: int) -> float:
         """The scale at a step."""
         _check_step(step)
-        if step >= self.steps:
-            return float(self.end)
-        share = 0.5 * (1.0 - math.cos(math.pi * step / self.steps))
-        return (1.0 - share) * self.start + share * self.end
+        return _between(self.start, self.end, math.sin(0.5 * math.pi * min(step / self.steps, 1.0)) ** 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +172,13 @@ class join:
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedules", tuple(self.schedules))
         object.__setattr__(self, "boundaries", tuple(self.boundaries))
+        for schedule in self.schedules:
+            if not callable(schedule):
+                raise TypeError(f"schedule={schedule!r}: must be a function from a step to the noise scale")
         for boundary in self.boundaries:
             _check_count("boundary", boundary)
+        if not self.schedules:
+            raise ValueError(f"schedules={self.schedules!r}: needs at least one")
         if len(self.schedules) != len(self.boundaries) + 1:
             raise ValueError(
                 f"{len(self.schedules)} schedules need {len(self.schedules) - 1} boundaries, not {len(self.boundaries)}"

@@ -20,15 +20,14 @@ from torch import Tensor
 from torch._C import _autograd
 from torch.utils import checkpoint
 
-__all__ = ["current_region"]
+__all__ = ["Region", "current_regions"]
 
 
 class Region:
     """One pass over a checkpointed region. The seeds live on torch's own object for the region and go with it."""
 
-    def __init__(self, owner: Any, replaying: bool) -> None:
+    def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self.replaying = replaying
 
     def record(self, seed: Tensor) -> None:
         """Keep a seed of the first pass."""
@@ -51,20 +50,26 @@ class Region:
         return seeds[position]
 
 
-def current_region() -> Region | None:
-    """The innermost checkpointed region that is running, or None."""
+def current_regions() -> tuple[list[Region], Region | None]:
+    """The checkpointed regions around the caller: those in their first pass, and the one that is being recomputed.
+
+    Regions nest. What runs for the first time inside a region's second pass has been recorded by that region.
+    """
     recomputing = torch._C._current_graph_task_id() != -1
     hooked = _autograd._top_saved_tensors_default_hooks(True) is not None
     if not (recomputing or hooked or not torch.is_grad_enabled()):
-        return None  # every checkpointed pass shows one of these; looking at the stack is for those alone
+        return [], None  # every checkpointed pass shows one of these; looking at the stack is for those alone
+    recording: list[Region] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         look = _FRAMES.get(frame.f_code)
-        if look is not None:
-            owner = look(frame)
-            return None if owner is None else Region(owner, replaying=frame.f_code in _REPLAYING)
+        owner = None if look is None else look(frame)
+        if owner is not None:
+            if frame.f_code in _REPLAYING:
+                return recording, Region(owner)
+            recording.append(Region(owner))
         frame = frame.f_back
-    return None
+    return recording, None
 
 
 def _frame_of_generator(frame: FrameType) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from noisyact.activations import NoisyHardSigmoid, NoisyHardTanh, NoisyModule
+from noisyact.activations import NoisyHardSigmoid, NoisyHardTanh, NoisyModule, check_model
 from noisyact.inventory import inventory
 from noisyact.saturating import pair_of
 from noisyact.schemes import NAH, Scheme, scheme
@@ -43,10 +43,11 @@ def noisify(
         model: any module.
         noise: a scheme or its text.
         gate_noise: the scheme for sigmoids, when it differs.
-        filter_fn: (module, its dotted name) -> whether to replace it.
+        filter_fn: (module, its dotted name) -> whether to replace it; the module is that of the model given.
         inplace: change the model itself rather than a copy that shares its tensors.
         strict: raise if anything saturating remains, a function call such as ``torch.tanh(x)`` in a forward method
-            included (found in the source; :func:`noisyact.inventory` with inputs finds them by running).
+            included (found in the source; :func:`noisyact.inventory` with inputs finds them by running). The model
+            is then as it was before.
         eval_noise: what the noisy activations do in evaluation mode.
 
     Returns: the noisy model.
@@ -55,21 +56,29 @@ def noisify(
     >>> model[1]
     NoisyHardTanh(NAH(c=0.3, alpha=1.15, clip=False), num_parameters=1)
     """
-    _check_model(model)
+    check_model(model)
+    if not (filter_fn is None or callable(filter_fn)):
+        raise TypeError(f"filter_fn must be a function of a module and its name, not {filter_fn!r}")
     noise = scheme(noise)
     gate_noise = noise if gate_noise is None else scheme(gate_noise)
+    given = model
     if not inplace:
         model = _copy_sharing_tensors(model)
+    counterparts = dict(zip(model.modules(), given.modules(), strict=True))
+    made: dict[nn.Module, nn.Module] = {}
 
     def make(old: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
-        if pair_of(old) is None or not (filter_fn is None or filter_fn(old, name)):
+        if pair_of(old) is None or not (filter_fn is None or filter_fn(counterparts[old], name)):
             return None
-        return _noisy_version(old, noise, gate_noise, eval_noise, *_place(home, model))
+        new = _noisy_version(old, noise, gate_noise, eval_noise, *_place(home, model))
+        made[new] = old
+        return new
 
     model = _replace(model, make)
     if strict:
         left = inventory(model)
         if not left.complete:
+            _replace(model, lambda new, name, home: made.get(new))
             raise ValueError(f"strict=True, and saturating parts remain:\n{left}")
     return model
 
@@ -82,7 +91,7 @@ def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
       (0): Hardtanh(min_val=-2, max_val=2)
     )
     """
-    _check_model(model)
+    check_model(model)
     if not inplace:
         model = _copy_sharing_tensors(model)
 
@@ -92,32 +101,24 @@ def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
             return None
         (original,) = kept
         original.training = noisy.training
+        _share_hooks(noisy, original)
         return original
 
     return _replace(model, restore)
 
 
-def _check_model(model: nn.Module) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
-
-
 def _replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> nn.Module:
     """Replace what `make` gives a substitute for, each module once, wherever and however often it stands."""
-    substitutes: dict[int, nn.Module | None] = {}
-    root = make(model, "", model)
-    if root is not None:
-        return root
-    for path, home in list(model.named_modules()):
-        for child_name, child in list(home.named_children()):
-            # named_children leaves out a second name of the same child: look at the slots themselves below.
-            if id(child) not in substitutes:
-                substitutes[id(child)] = make(child, f"{path}.{child_name}" if path else child_name, home)
+    substitutes: dict[nn.Module | None, nn.Module] = {}
+    for name, module in model.named_modules():
+        new = make(module, name, model.get_submodule(name.rpartition(".")[0]))
+        if new is not None:
+            substitutes[module] = new
+    for home in list(model.modules()):
         for slot, child in home._modules.items():
-            new = None if child is None else substitutes.get(id(child))
-            if new is not None:
-                home._modules[slot] = new
-    return model
+            if child in substitutes:
+                home._modules[slot] = substitutes[child]
+    return substitutes.get(model, model)
 
 
 def _noisy_version(
@@ -137,11 +138,15 @@ def _noisy_version(
             noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high
         )
     new.training = old.training
-    for key, value in old.__dict__.items():
-        if "hook" in key:
-            new.__dict__[key] = value  # the same dictionaries, so that handles already given out still remove
+    _share_hooks(old, new)
     new.__dict__["_replaced"] = (old,)  # in a tuple: not a submodule, yet copied and pickled along
     return new
+
+
+def _share_hooks(source: nn.Module, target: nn.Module) -> None:
+    for key, value in source.__dict__.items():
+        if "hook" in key:
+            target.__dict__[key] = value  # the same dictionaries, so that handles already given out still remove
 
 
 def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
@@ -154,5 +159,7 @@ def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torc
 
 
 def _copy_sharing_tensors(model: nn.Module) -> nn.Module:
-    shared: dict[int, Tensor] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, dict(shared))
+    tensors = [*model.parameters(), *model.buffers()]
+    # Computed ones too, such as the weight under spectral_norm: deepcopy refuses those.
+    tensors += [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from noisyact import equations
-from noisyact.activations import NoisyActivation
+from noisyact.activations import NoisyActivation, check_model
 from noisyact.finite import FiniteWatch, NonFinite
+from noisyact.inventory import unchanged
 from noisyact.pairs import HardPair, Pair
 from noisyact.saturating import pair_of
+from noisyact.schemes import NAH
 from noisyact.tables import text_table
 
 __all__ = ["Saturation", "SaturationMeter", "UnitGroup", "saturation"]
@@ -95,18 +97,13 @@ def saturation(
     module  type  saturated  |Delta|  sigma  grad u  grad h  grad sigma
     0       Tanh  0.5        0.5      0      -       -       -
     """
+    check_model(model)
+    if not (loss is None or callable(loss)):
+        raise TypeError(f"loss must be a function of the model's output, not {loss!r:.80}")
     seen: list[_Call] = []
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
-    with _Hooks(model, seen), FiniteWatch(model) as watch, torch.random.fork_rng(devices=sorted(devices, key=str)):
-        try:
-            with torch.set_grad_enabled(loss is not None):
-                output = model(*inputs, **keywords)
-                gradients = _gradients(output, loss, seen)
-        finally:
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
+    with unchanged(model), _Hooks(model, seen), FiniteWatch(model) as watch, torch.set_grad_enabled(loss is not None):
+        output = model(*inputs, **keywords)
+        gradients = _gradients(output, loss, seen)
     groups: dict[str, list[UnitGroup]] = {}
     for call, gradient in zip(seen, gradients, strict=True):
         groups.setdefault(call.name, []).append(call.measure(gradient))
@@ -119,12 +116,13 @@ def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, seen: list[_Ca
     value = loss(output)
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(f"loss must return one number as a tensor, not {value!r}")
-    reached = [call for call in seen if call.output.requires_grad]
-    if not reached or not value.requires_grad:
-        return [None] * len(seen)
-    found = torch.autograd.grad(value.reshape(()), [call.output for call in reached], allow_unused=True)
-    by_call = dict(zip(map(id, reached), found, strict=True))
-    return [by_call.get(id(call)) for call in seen]
+    asked = [call.output for call in seen if call.output.requires_grad]
+    if not asked:
+        return [torch.zeros_like(call.output) for call in seen]
+    if not value.requires_grad:
+        raise ValueError(f"loss must depend on the model's output by way of torch; {value!r} has no gradient")
+    found = iter(torch.autograd.grad(value.reshape(()), asked, allow_unused=True, materialize_grads=True))
+    return [next(found) if call.output.requires_grad else torch.zeros_like(call.output) for call in seen]
 
 
 class _Call:
@@ -140,70 +138,84 @@ class _Call:
         pair = self.module.pair if isinstance(self.module, NoisyActivation) else pair_of(self.module)
         assert pair is not None
         with torch.no_grad():
-            Delta = equations.delta(pair.h(x), pair.u(x))
-            has_thresholds = isinstance(pair, HardPair) or pair.x_t is not None
-            saturated = pair.saturated(x) if has_thresholds else Delta != 0
-            noise = self._sigma(x, Delta, saturated)
+            saturated = _saturated(pair, x).double().mean().item()
+            depth = equations.delta(pair.h(x), pair.u(x)).abs().mean().item()
+            sigma = self._sigma(x, pair).mean().item()
         paths = self._paths(x, pair, gradient)
-        return UnitGroup(
-            self.name, type(self.module).__name__, saturated.double().mean().item(), Delta.abs().mean().item(),
-            noise.mean().item(), *paths,
-        )  # fmt: skip
+        return UnitGroup(self.name, type(self.module).__name__, saturated, depth, sigma, *paths)
 
-    def _sigma(self, x: Tensor, Delta: Tensor, saturated: Tensor) -> Tensor:
+    def _sigma(self, x: Tensor, pair: HardPair | Pair) -> Tensor:
         module = self.module
         if not isinstance(module, NoisyActivation):
             return torch.zeros_like(x)
         scale = module.scale.double()
         if module.noise.learns_p:
             assert module.p is not None
-            return equations.sigma(Delta, module.p.detach().double(), scale)
-        return torch.where(saturated, scale, 0.0) if module.noise.name == "nanis" else scale.expand_as(x)
+            return equations.sigma(equations.delta(pair.h(x), pair.u(x)), module.p.detach().double(), scale)
+        return torch.where(_saturated(pair, x), scale, 0.0) if module.noise.name == "nanis" else scale.expand_as(x)
 
     def _paths(self, x: Tensor, pair: HardPair | Pair, gradient: Tensor | None) -> tuple[float, float, float]:
         if gradient is None:
             return math.nan, math.nan, math.nan
-        g, module = gradient.double(), self.module
-        if isinstance(module, NoisyActivation) and isinstance(pair, HardPair):
-            p = 1.0 if module.p is None else module.p.detach().double()
-            xi = None if self.xi is None else self.xi.double()
-            with torch.no_grad():
-                d = equations.path_derivatives(x, pair, module.noise, module.scale.double(), p, xi)
-            linear, nonlinear, stochastic = (float((g * path).abs().mean()) for path in d[:3])
-            return linear, nonlinear, stochastic
-        # A plain activation has the nonlinear path alone; so has, as far as can be told apart, a pair of functions.
         with torch.enable_grad():
-            x = x.requires_grad_()
-            (through_h,) = torch.autograd.grad(_plain(module, pair)(x), x, g)
-        return 0.0, through_h.abs().mean().item(), 0.0
+            copies = [x.clone().requires_grad_() for _ in range(3)]
+            value = self._value(pair, *copies)
+            found = torch.autograd.grad(value, copies, gradient.double(), allow_unused=True, materialize_grads=True)
+        linear, nonlinear, stochastic = (path.abs().mean().item() for path in found)
+        return linear, nonlinear, stochastic
+
+    def _value(self, pair: HardPair | Pair, x_u: Tensor, x_h: Tensor, x_sigma: Tensor) -> Tensor:
+        """What the module computed, with a copy of x for each path."""
+        module = self.module
+        if not isinstance(module, NoisyActivation):
+            return {nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid}.get(type(module), pair.h)(x_h)
+        if self.xi is None and module.eval_noise == "hard":
+            return pair.h(x_h)
+        noise, epsilon = module.noise, equations.expected_epsilon(module.noise)
+        if self.xi is not None:
+            epsilon = self.xi.double().abs() if isinstance(noise, NAH) else self.xi.double()
+        sigma = self._sigma(x_sigma, pair)
+        if noise.at_input:
+            return pair.h(x_h + sigma * epsilon)
+        value = (1 - noise.leak) * pair.h(x_h) + noise.leak * pair.u(x_u)
+        value = value + equations.direction(x_h, noise.leak) * sigma * epsilon
+        return pair.clip(value) if noise.clips else value
 
 
-def _plain(module: nn.Module, pair: HardPair | Pair) -> Callable[[Tensor], Tensor]:
-    """The function that a module without noise computes."""
-    return {nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid}.get(type(module), pair.h)
+def _saturated(pair: HardPair | Pair, x: Tensor) -> Tensor:
+    has_thresholds = isinstance(pair, HardPair) or pair.x_t is not None
+    return pair.saturated(x) if has_thresholds else pair.h(x) != pair.u(x)
 
 
 class _Hooks:
     """Feeds the noisy modules a known xi and notes every call."""
 
     def __init__(self, model: nn.Module, seen: list[_Call]) -> None:
+        self._seen = seen
+        self._entered: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}
         self._handles = []
         for name, module in model.named_modules():
-            if isinstance(module, NoisyActivation):
-                self._handles.append(module.register_forward_pre_hook(_give_xi, with_kwargs=True))
-            elif pair_of(module) is None:
-                continue
-            self._handles.append(module.register_forward_hook(self._note(name, seen), with_kwargs=True))
+            if isinstance(module, NoisyActivation) or pair_of(module) is not None:
+                self._handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+                self._handles.append(module.register_forward_hook(self._leave(name)))
 
-    @staticmethod
-    def _note(name: str, seen: list[_Call]) -> Any:
-        def hook(module: nn.Module, args: tuple, kwargs: dict, output: Tensor) -> Tensor:
-            # An alias of the output: an in-place change further on would lose the tensor that gradients are asked of.
-            output = output.view_as(output)
+    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        x, xi = _input(args, kwargs), None
+        if isinstance(module, NoisyActivation) and (module.training or module.eval_noise == "sample"):
             xi = args[1] if len(args) > 1 else kwargs.get("xi")
-            x = args[0] if args else kwargs["x"]
-            seen.append(_Call(name, module, x.detach().clone(), xi, output))
-            return output
+            if xi is None:
+                wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+                xi = torch.randn(x.shape, device=x.device, dtype=wide)
+                args, kwargs = args[:1], {**kwargs, "xi": xi}
+        self._entered[module] = x.detach().clone(), xi  # now: the module may write its output over x
+        return args, kwargs
+
+    def _leave(self, name: str) -> Any:
+        def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
+            if torch.is_grad_enabled() and not output.requires_grad:
+                output = output.detach().requires_grad_()  # of a frozen model too the gradient is wanted
+            self._seen.append(_Call(name, module, *self._entered.pop(module), output))
+            return output.clone()  # what is done to it in place must not reach the tensor that gradients are asked of
 
         return hook
 
@@ -215,13 +227,9 @@ class _Hooks:
             handle.remove()
 
 
-def _give_xi(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-    noisy = module.training or getattr(module, "eval_noise", "") == "sample"
-    if not noisy or len(args) > 1 or kwargs.get("xi") is not None:
-        return None
-    x = args[0] if args else kwargs["x"]
-    xi = torch.randn(x.shape, device=x.device, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
-    return args, {**kwargs, "xi": xi}
+def _input(args: tuple, kwargs: dict) -> Tensor:
+    """The x of a noisy module's call, the input of a plain one's."""
+    return args[0] if args else kwargs["x"] if "x" in kwargs else kwargs["input"]
 
 
 def _mean(calls: list[UnitGroup]) -> UnitGroup:
@@ -234,7 +242,8 @@ def _mean(calls: list[UnitGroup]) -> UnitGroup:
 class SaturationMeter:
     """Measures, during training, the share of saturated activations of each noisy module.
 
-    It looks only when switched on, at the steps that are logged, and costs nothing in between.
+    It looks only when switched on, at the steps that are logged, and costs nothing in between. What is in evaluation
+    mode is passed over.
 
     >>> from noisyact import NoisyHardTanh
     >>> model = nn.Sequential(NoisyHardTanh())
@@ -249,16 +258,16 @@ class SaturationMeter:
         self.active = False
         self._shares: dict[str, list[Tensor]] = {}
         self._handles = [
-            module.register_forward_hook(self._note(name))
+            module.register_forward_hook(self._note(name), with_kwargs=True)
             for name, module in model.named_modules()
             if isinstance(module, NoisyActivation) and isinstance(module.pair, HardPair)
         ]
 
     def _note(self, name: str) -> Any:
-        def hook(module: NoisyActivation, args: tuple, output: Tensor) -> None:
-            if self.active and args:
-                with torch.no_grad():
-                    self._shares.setdefault(name, []).append(module.pair.saturated(args[0].detach()).float().mean())
+        def hook(module: NoisyActivation, args: tuple, kwargs: dict, output: Tensor) -> None:
+            if self.active and module.training:
+                share = module.pair.saturated(_input(args, kwargs).detach()).float().mean()
+                self._shares.setdefault(name, []).append(share)
 
         return hook
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from noisyact.activations import NoisyModule
+from noisyact.activations import NoisyModule, check_model
 
 __all__ = ["FiniteWatch", "NonFinite"]
 
@@ -46,6 +46,7 @@ class FiniteWatch:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        check_model(model)
         self.step_number = 0
         self._sequence = 0
         self._first: dict[tuple[str, str], Tensor] = {}
@@ -55,10 +56,11 @@ class FiniteWatch:
             if isinstance(module, NoisyModule) or next(module.children(), None) is None
         ]
 
-    def step(self) -> None:
-        """Count one training step."""
-        self.step_number += 1
-        self._sequence = 0
+    def step(self, number: int | None = None) -> None:
+        """Count one training step, or go to the step of that number."""
+        number = self.step_number + 1 if number is None else number
+        if number != self.step_number:  # else it goes on, as with accumulated gradients
+            self.step_number, self._sequence = number, 0
 
     def findings(self) -> list[NonFinite]:
         """What stopped being finite, in the order in which it happened, the cause first. Waits for the device."""
@@ -85,7 +87,7 @@ class FiniteWatch:
         def hook(module: nn.Module, args: tuple, output: Any) -> None:
             for tensor in _floating(output):
                 self._look(name, "activation", tensor)
-                if tensor.requires_grad:
+                if tensor.grad_fn is not None:  # a hook on a parameter handed out would stay there for ever
                     tensor.register_hook(lambda gradient: self._look(name, "gradient", gradient))
 
         return hook

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from noisyact import equations
 from noisyact.noise import draw_seed, standard_normal
-from noisyact.ops.activation import noisy_activation, reference
+from noisyact.ops.activation import has_kernel, noisy_activation, reference
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
-from noisyact.schemes import Scheme, scheme
+from noisyact.schemes import _KINDS, Scheme, scheme
 
 __all__ = [
+    "hard",
     "hard_sigmoid",
     "hard_tanh",
     "noisy",
@@ -28,7 +31,7 @@ def hard_tanh(x: Tensor) -> Tensor:
     >>> hard_tanh(torch.tensor([-2.0, 0.5, 2.0]))
     tensor([-1.0000,  0.5000,  1.0000])
     """
-    return HARD_TANH.h(_checked(x))
+    return hard(x, HARD_TANH)
 
 
 def hard_sigmoid(x: Tensor) -> Tensor:
@@ -37,7 +40,16 @@ def hard_sigmoid(x: Tensor) -> Tensor:
     >>> hard_sigmoid(torch.tensor([-2.0, 0.0, 1.0]))
     tensor([0.0000, 0.5000, 0.7500])
     """
-    return HARD_SIGMOID.h(_checked(x))
+    return hard(x, HARD_SIGMOID)
+
+
+def hard(x: Tensor, pair: HardPair | Pair) -> Tensor:
+    """The hard function h of a pair, without noise.
+
+    >>> hard(torch.tensor([-1.0, 2.0]), RELU)
+    tensor([0., 2.])
+    """
+    return pair.h(_checked(x))
 
 
 def noisy_hard_tanh(
@@ -133,27 +145,40 @@ def noisy(
     >>> noisy(torch.tensor([1.0, 9.0]), harden(torch.atan), "nan", training=False)
     tensor([1.0000, 0.4564])
     """
-    noise = scheme(noise)
+    noise = _scheme(noise)
     _checked(x)
     _check_p(x, p)
     if scale is None:
         scale = torch.full((), noise.scale, dtype=reference.working_dtype(x.dtype), device=x.device)
-    if not noise.learns_p:
-        p = None
+    if not (noise.learns_p and (training or equations.expected_epsilon(noise))):
+        p = None  # it has no part in the result, and so no gradient, whichever path computes
     if xi is not None:
         _check_xi(x, xi, seed)
         return _with_xi(x, pair, noise, p, xi if training else None, scale)
     if not training:
-        if isinstance(pair, Pair) or torch.compiler.is_compiling():
+        if isinstance(pair, Pair) or torch.compiler.is_compiling() or not has_kernel(x):
             return _with_xi(x, pair, noise, p, None, scale)  # plain operations: exporters and fusion understand them
         return noisy_activation(x, p, scale, None, noise, pair)
     if seed is None:
         seed = draw_seed(x.device, generator)
-    elif seed.dtype != torch.int64 or seed.numel() != 1:
-        raise ValueError(f"seed must be one int64, not {seed.dtype} of shape {tuple(seed.shape)}")
-    if isinstance(pair, Pair):
+    else:
+        _check_seed(seed)
+    if isinstance(pair, Pair) or not has_kernel(x):
         return _with_xi(x, pair, noise, p, standard_normal(seed, x.shape), scale)
     return noisy_activation(x, p, scale, seed, noise, pair)
+
+
+def _scheme(noise: Scheme | str) -> Scheme:
+    if isinstance(noise, str) and torch.compiler.is_compiling():
+        # The compiler can follow the making of a scheme, not the reading of its text; the numbers are constants to it.
+        kind = _KINDS[_setting(noise, "name")]
+        return kind(**{name: _setting(noise, name) for name in kind.__match_args__})
+    return scheme(noise)
+
+
+@torch.compiler.assume_constant_result
+def _setting(text: str, name: str) -> Any:
+    return getattr(scheme(text), name)
 
 
 def _with_xi(
@@ -185,6 +210,13 @@ def _check_p(x: Tensor, p: Tensor | None) -> None:
         )
     if p.device != x.device:
         raise ValueError(f"p is on {p.device} and x on {x.device}; they must be on one device")
+
+
+def _check_seed(seed: Tensor) -> None:
+    if not isinstance(seed, Tensor):
+        raise TypeError(f"seed must be a tensor, such as torch.tensor(7), not {seed!r}")
+    if seed.dtype != torch.int64 or seed.numel() != 1:
+        raise ValueError(f"seed must be one int64, not {seed.dtype} of shape {tuple(seed.shape)}")
 
 
 def _check_xi(x: Tensor, xi: Tensor, seed: Tensor | None) -> None:

@@ -7,8 +7,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from noisyact.activations import NoisyModule
+from noisyact.activations import NoisyModule, check_model
 from noisyact.saturating import FUNCTIONS, METHOD_NAMES, is_saturating
 from noisyact.tables import text_table
 
-__all__ = ["Found", "Inventory", "inventory"]
+__all__ = ["Found", "Inventory", "inventory", "unchanged"]
+
+_NOT_TENSORS = ("self", "math", "np", "numpy")  # self.tanh(x) calls a submodule, math.tanh(2) computes a constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +61,16 @@ class Inventory:
 def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
     """List the noisy parts of a model, the saturating modules that are not, and saturating function calls.
 
-    With inputs the model runs once on them (in evaluation mode, no gradients, random generators left alone) and every
-    call of torch.tanh, x.sigmoid(), F.hardtanh and the like outside a module of its own is seen. Without inputs the
-    calls are looked for in the source of the model's classes.
+    With inputs the model runs once on them (in evaluation mode, no gradients, buffers and random generators left
+    alone) and every call of torch.tanh, x.sigmoid(), F.hardtanh and the like outside a module of its own is seen.
+    Without inputs the calls are looked for in the source of the model's classes, and such functions among the
+    attributes of its modules.
 
     >>> print(inventory(nn.Sequential(nn.Linear(2, 2), nn.Tanh())))
     what        module  type  where
     saturating  1       Tanh
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
+    check_model(model)
     noisy, saturating = [], []
     for name, module in model.named_modules():
         if isinstance(module, NoisyModule):
@@ -82,15 +83,29 @@ def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
 
 def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> list[Found]:
     watcher = _CallWatcher()
-    training = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with _stack_of_modules(model, watcher.stack), torch.no_grad(), torch.random.fork_rng(), watcher:
-            model(*inputs, **keywords)
-    finally:
-        for module, flag in training.items():
-            module.training = flag
+    with unchanged(model), _stack_of_modules(model, watcher.stack), torch.no_grad(), watcher:
+        model.eval()(*inputs, **keywords)
     return list(dict.fromkeys(watcher.found))
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Puts train flags, buffers and random generators back as they were, whatever happens inside."""
+    flags = [(module, module.training) for module in model.modules()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]  # a forward may put others in their place
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        try:
+            yield
+        finally:
+            for module, flag in flags:
+                module.training = flag
+            for module, own in buffers:
+                module._buffers.update(own)
+            for buffer, before in values:
+                if not (buffer.is_meta or torch.equal(buffer, before)):
+                    buffer.data.copy_(before)
 
 
 class _CallWatcher(TorchFunctionMode):
@@ -138,8 +153,13 @@ def _caller() -> str:
 def _source_calls(model: nn.Module) -> list[Found]:
     found = []
     for name, module in model.named_modules():
+        if isinstance(module, NoisyModule) or is_saturating(module):
+            continue
+        for attribute, value in vars(module).items():
+            if isinstance(value, Callable) and isinstance(value, Hashable) and value in FUNCTIONS:
+                found.append(Found(name, FUNCTIONS[value], f"self.{attribute}"))
         for kind in type(module).__mro__:
-            if issubclass(kind, nn.Module) and not kind.__module__.startswith(("torch.nn", "noisyact")):
+            if issubclass(kind, nn.Module) and kind.__module__.partition(".")[0] not in ("torch", "noisyact"):
                 found += [Found(name, call, where) for call, where in _calls_in_source(kind)]
     return list(dict.fromkeys(found))
 
@@ -150,10 +170,13 @@ def _calls_in_source(kind: type) -> Iterator[tuple[str, str]]:
         file = Path(inspect.getsourcefile(kind) or "").name
     except (OSError, TypeError):
         return  # no source (typed in, or compiled): only a run with inputs can tell
-    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+    source = "".join(lines)
+    if source[0].isspace():  # a class inside a function
+        source, first = f"if True:\n{source}", first - 1
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             function = node.func
             called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
             owner = getattr(getattr(function, "value", None), "id", "")
-            if called in METHOD_NAMES and owner != "self":
+            if called in METHOD_NAMES and owner not in _NOT_TENSORS:
                 yield ast.unparse(function), f"{file}:{first + node.lineno - 1}"

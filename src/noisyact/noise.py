@@ -12,6 +12,7 @@ import torch
 import torch._functorch.config
 import torch.distributed
 from torch import Tensor
+from torch.fx.traceback import get_current_meta
 
 from noisyact import checkpointing
 
@@ -40,14 +41,16 @@ def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor
     groups = -(-elements // _GROUP)
     counter = torch.arange(groups * _COUNTERS, dtype=torch.int64, device=seed.device)
     seed = seed.reshape(())
-    zero = torch.zeros_like(counter)
+    zero = torch.zeros_like(seed)
     c0, c1, c2, c3 = counter & _MASK, counter >> 32, zero, zero
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
     for _ in range(_ROUNDS):
-        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # 64-bit products; they may wrap, the bits stay right
-        c0, c1, c2, c3 = ((b >> 32) & _MASK) ^ c1 ^ k0, b & _MASK, ((a >> 32) & _MASK) ^ c3 ^ k1, a & _MASK
+        # The 64-bit products may wrap, the bits stay right. c1 and c3 keep whole products: only their low halves are
+        # used, and those are cut out where they are.
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = ((b >> 32) ^ (c1 ^ k0)) & _MASK, b, ((a >> 32) ^ (c3 ^ k1)) & _MASK, a
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    normals = torch.stack([*_normal_pair(c0, c1), *_normal_pair(c2, c3)])
+    normals = torch.stack([*_normal_pair(c0, c1 & _MASK), *_normal_pair(c2, c3 & _MASK)])
     return normals.reshape(4, groups, _COUNTERS).transpose(0, 1).reshape(-1)[:elements].reshape(shape)
 
 
@@ -66,16 +69,23 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None) ->
     region the recomputation gets the seeds of the first pass, whether or not torch restores its generators.
     """
     if torch.compiler.is_compiling():
-        if _may_recompute_draws():
+        if generator is None and _may_recompute_draws():
+            if _in_checkpointed_region():
+                raise RuntimeError(
+                    "noise in a compiled function that a checkpointed region runs needs activation_memory_budget = 1: "
+                    "compile the region from outside, or let the compiler alone choose what to recompute"
+                )
             return _compiled_stream.next(device)
-        return _rank_seed(_random_seed(device, generator))
-    region = checkpointing.current_region()
-    if region is not None and region.replaying:
+        seed = _random_seed(device, generator)
+        return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
+    recording, replaying = checkpointing.current_regions()
+    if replaying is None:
+        seed = _rank_seed(_random_seed(device, generator))
+    else:
         if generator is None:
             _random_seed(device, None)  # dropout further on must find torch's restored generator where it left it
-        return region.replay()
-    seed = _rank_seed(_random_seed(device, generator))
-    if region is not None:
+        seed = replaying.replay()
+    for region in recording:
         region.record(seed)
     return seed
 
@@ -98,13 +108,36 @@ def _rank() -> int:
 
 
 @torch.compiler.assume_constant_result
+def _in_checkpointed_region() -> bool:
+    """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
+    return checkpointing.current_regions() != ([], None)
+
+
+@torch.library.custom_op("noisyact::draw_seed", mutates_args=())
+def _draw_at_run_time(place: Tensor) -> Tensor:
+    """A seed drawn as outside a graph. `place` has the device; being random, it keeps two draws from being merged."""
+    return draw_seed(place.device)
+
+
+@_draw_at_run_time.register_fake
+def _(place: Tensor) -> Tensor:
+    return torch.empty_like(place)
+
+
+@torch.compiler.assume_constant_result
 def _may_recompute_draws() -> bool:
     """Whether the compiler may run a random draw again in backward. Runs while a graph is traced.
 
     With an activation memory budget below 1 it does, and gets other numbers: a gradient that is silently wrong. The
     seeds must then be functions of the graph's inputs.
     """
-    recomputes = torch._functorch.config.activation_memory_budget < 1.0
+    config = torch._functorch.config
+    of_region = get_current_meta().get("custom", {}).get("_region_activation_memory_budget", 1.0)
+    recomputes = (
+        min(config.activation_memory_budget, of_region) < 1.0
+        or config.aggressive_recomputation
+        or not config.ban_recompute_not_in_allowlist
+    )
     if recomputes:
         _compiled_stream.start()
     return recomputes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,8 @@ _PAIRS: dict[type[nn.Module], Callable[[Any], HardPair | None]] = {
 
 
 def _range_pair(low: float, high: float) -> HardPair | None:
-    """Hardtanh's pair, or None where its range leaves out 0 and there is nothing to expand about."""
-    return HardPair(1.0, 0.0, low, high) if low <= 0 <= high and low < high else None
+    """Hardtanh's pair, or None where its range has no end, or leaves out 0 and there is nothing to expand about."""
+    return HardPair(1.0, 0.0, low, high) if low <= 0 <= high and low < high and min(-low, high) < math.inf else None
 
 
 def pair_of(module: nn.Module) -> HardPair | None:
@@ -46,12 +47,14 @@ def pair_of(module: nn.Module) -> HardPair | None:
 
 
 def is_saturating(module: nn.Module) -> bool:
-    """Whether a module of torch's computes a saturating function (a recurrent layer does inside).
+    """Whether a module of torch's, or of a subclass, computes a saturating function (a recurrent layer does inside).
 
     >>> is_saturating(nn.LSTM(2, 2)), is_saturating(nn.Linear(2, 2))
     (True, False)
     """
-    return type(module) in _PAIRS or type(module) in _OTHERS or type(module) in RECURRENT
+    if isinstance(module, (nn.RNN, nn.RNNCell)):
+        return module.nonlinearity == "tanh"
+    return isinstance(module, (*_PAIRS, *_OTHERS, *RECURRENT))
 
 
 FUNCTIONS: dict[Callable[..., Any], str] = {

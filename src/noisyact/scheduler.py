@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from noisyact.activations import NoisyModule, set_noise_scale
+from noisyact.activations import NoisyModule, check_model, set_noise_scale
 from noisyact.anneal import Schedule
 
 __all__ = ["NoiseScheduler"]
@@ -31,6 +31,7 @@ class NoiseScheduler:
     """
 
     def __init__(self, model: nn.Module, schedule: Schedule) -> None:
+        check_model(model)
         if not any(isinstance(module, NoisyModule) for module in model.modules()):
             raise ValueError(f"{type(model).__name__} has no noisy part to anneal; see noisyact.noisify")
         if not callable(schedule):

@@ -27,6 +27,8 @@ class Annealing:
     """
 
     def __init__(self, schedule: Schedule, log_every: int, on_nonfinite: str) -> None:
+        if not callable(schedule):
+            raise TypeError(f"schedule must be a function from a step to the noise scale, not {schedule!r}")
         if isinstance(log_every, bool) or not isinstance(log_every, int) or log_every < 1:
             raise ValueError(f"log_every={log_every!r}: must be a whole number of at least 1")
         if on_nonfinite not in ON_NONFINITE:
@@ -54,18 +56,32 @@ class Annealing:
         self._scheduler.set_step(step)
         self._meter.active = step % self.log_every == 0
         if self._watch is not None:
-            self._watch.step_number = step
+            self._watch.step(step)
 
     def metrics(self) -> dict[str, float]:
-        """The noise scale and the saturation measured since the last call, by the names to log them under."""
-        assert self._scheduler is not None
-        assert self._meter is not None
+        """The noise scale and the saturation measured since the last call, by the names to log them under.
+
+        Nothing while no training runs.
+        """
+        if self._scheduler is None or self._meter is None:
+            return {}
         shares = self._meter.read()
         return {"noise/scale": self._scheduler.value} | {f"saturation/{name}": share for name, share in shares.items()}
 
     def after_step(self, step: int) -> None:
         """Report, if this is a step to look, what stopped being finite."""
-        if self._watch is None or self._reported or step % self.log_every:
+        if step % self.log_every == 0:
+            self._report()
+
+    def end(self) -> None:
+        """The end of training: report what broke since the last look, and take the hooks off."""
+        try:
+            self._report()
+        finally:
+            self.finish()
+
+    def _report(self) -> None:
+        if self._watch is None or self._reported:
             return
         first = self._watch.first()
         if first is None:
@@ -73,6 +89,7 @@ class Annealing:
         self._reported = True
         message = f"{first} (noise scale {self.schedule(first.step):g})"
         if self.on_nonfinite == "raise":
+            self.finish()  # not every trainer tells its callbacks of an exception
             raise FloatingPointError(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
@@ -82,4 +99,4 @@ class Annealing:
             self._meter.close()
         if self._watch is not None:
             self._watch.close()
-        self._meter = self._watch = None
+        self._scheduler = self._meter = self._watch = None

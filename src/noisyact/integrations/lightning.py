@@ -51,8 +51,8 @@ class NoiseAnnealing(Callback):
         self._annealing.after_step(self._step)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the hooks off."""
-        self._annealing.finish()
+        """Look a last time, and take the hooks off."""
+        self._annealing.end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Take the hooks off."""

@@ -20,6 +20,9 @@ __all__ = ["NoiseAnnealingCallback"]
 class NoiseAnnealingCallback(TrainerCallback):
     """Sets the noise scale to ``schedule(state.global_step)`` before every optimiser step and logs it.
 
+    Reporters such as TensorBoard stand before the callbacks given to a Trainer and are handed the logs first. For them
+    to have the noise too, put it at the front: ``trainer.callback_handler.callbacks.insert(0, callback)``.
+
     Args: as :class:`noisyact.integrations.lightning.NoiseAnnealing`.
 
     Example: ``Trainer(..., callbacks=[NoiseAnnealingCallback(noisyact.anneal.inverse_sqrt())])``
@@ -54,5 +57,5 @@ class NoiseAnnealingCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the hooks off."""
-        self._annealing.finish()
+        """Look a last time, and take the hooks off."""
+        self._annealing.end()

@@ -6,114 +6,23 @@
  */
 #include <stddef.h>
 
+#include "../native/phi.h"
 #include "../native/philox.h"
 
-enum scheme { NAN_SCHEME, NAH, NANI, NANIL, NANIS };
-
 typedef struct {
-    int32_t scheme;
-    int32_t stochastic; /* 0: epsilon is `expectation` and nothing is drawn */
-    int32_t clip;
-    int32_t one_sided; /* a limit is infinite */
-    float expectation;
-    float alpha;
-    float scale; /* c, or sigma for NANI and NANIS */
-    float slope, offset, low, high;
+    unit unit;
     uint64_t seed;
     int64_t elements;
     int64_t p_size; /* 0: no p; 1: one for all; else one for each place of the last dimension */
 } activation;
 
-/* h, with NaN staying NaN. */
-INLINE floats hard(const activation *a, floats u) { return at_most(at_least(u, every(a->low)), every(a->high)); }
-
-/* u - h; 0 where both are the same infinity, which needs a function that saturates on one side only. */
-INLINE floats gap_of(const activation *a, floats h, floats u) {
-    floats gap = u - h, zero = every(0.0f);
-    return a->one_sided ? pick(above(absolute(gap), zero), gap, zero) : gap;
-}
-
-/* |Delta|, held finite so that p = 0 times an infinite saturation is 0 and not NaN. */
-INLINE floats depth_of(const activation *a, floats h, floats u) {
-    return at_most(absolute(gap_of(a, h, u)), every(3.0e38f));
-}
-
-/* alpha h + (1 - alpha) u. */
-INLINE floats leaky(const activation *a, floats h, floats u) {
-    return a->alpha == 1.0f ? h : h + (1.0f - a->alpha) * gap_of(a, h, u);
-}
-
-/* g where v lies in the range of h, its ends included: the kinks count as linear. */
-INLINE floats inside(const activation *a, floats v, floats g) {
-    floats zero = every(0.0f);
-    return pick(above(v, every(a->high)), zero, pick(above(every(a->low), v), zero, g));
-}
-
-/* The sign of d(x) = -sgn(x) sgn(1 - alpha), with sgn(0) = +1 (x + 0 turns -0 into +0). */
-INLINE ints direction(const activation *a, floats x) {
-    ints sign = sign_bit(x + 0.0f);
-    return a->alpha <= 1.0f ? sign ^ (int32_t)0x80000000 : sign;
-}
-
-/* sigma of NANI and NANIS, which do not learn it: the noise of NANIS begins at the threshold itself. */
-INLINE floats fixed_sigma(const activation *a, floats u) {
-    floats sigma = every(a->scale);
-    if (a->scheme == NANI) return sigma;
-    floats below_high = pick(above(every(a->high), u), every(0.0f), sigma);
-    return pick(above(u, every(a->low)), below_high, sigma);
-}
-
-INLINE floats forward_lanes(const activation *a, floats x, floats p, floats xi) {
-    floats u = x * a->slope + a->offset, sigma;
-    if (a->scheme == NANI || a->scheme == NANIS) {
-        sigma = fixed_sigma(a, u);
-    } else {
-        floats h = hard(a, u), t = half_tanh(absolute(p) * depth_of(a, h, u));
-        sigma = (0.25f * a->scale) * t * t;
-        if (a->scheme <= NAH) {
-            floats phi = leaky(a, h, u) + flip(sigma * xi, direction(a, x));
-            return a->clip ? hard(a, phi) : phi;
-        }
-    }
-    return hard(a, (x + sigma * xi) * a->slope + a->offset);
-}
-
-/* gx = g dphi/dx; gp = g dphi/dp. */
-INLINE void backward_lanes(const activation *a, floats g, floats x, floats p, floats xi, floats *gx, floats *gp) {
-    floats u = x * a->slope + a->offset, zero = every(0.0f);
-    if (a->scheme == NANI || a->scheme == NANIS) {
-        *gx = inside(a, (x + fixed_sigma(a, u) * xi) * a->slope + a->offset, g * a->slope);
-        *gp = zero;
-        return;
-    }
-    floats h = hard(a, u), depth = depth_of(a, h, u), t = half_tanh(absolute(p) * depth);
-    floats noise = (0.25f * a->scale) * t * xi;
-    floats rate = noise * (1.0f - t * t); /* d (sigma epsilon) / d |p Delta| */
-    mask saturated = above(depth, zero);
-    if (a->scheme <= NAH) {
-        ints d = direction(a, x);
-        if (a->clip) {
-            g = inside(a, leaky(a, h, u) + flip(noise * t, d), g);
-        }
-        /* Going deeper grows |Delta| by u' outwards, and d points outwards for alpha > 1, inwards otherwise. */
-        floats outward = a->alpha > 1.0f ? rate : -rate;
-        *gx = g * a->slope * pick(saturated, (1.0f - a->alpha) + outward * absolute(p), every(1.0f));
-        *gp = g * flip(rate * depth, d ^ sign_bit(p));
-        return;
-    }
-    floats open = inside(a, (x + noise * t) * a->slope + a->offset, g * a->slope);
-    floats deeper = flip(every(a->slope), sign_bit(u - h));
-    *gx = open * pick(saturated, 1.0f + rate * absolute(p) * deeper, every(1.0f));
-    *gp = open * flip(rate * depth, sign_bit(p));
-}
-
 /* A block uses noise unless all its elements are strictly inside the linear part (NANI uses it everywhere). */
 INLINE int wants_noise(const activation *a, const float *x) {
-    if (!a->stochastic) return 0;
-    if (a->scheme == NANI) return 1;
+    if (!a->unit.stochastic) return 0;
+    if (a->unit.scheme == NANI) return 1;
     for (int j = 0; j < BLOCK; j += LANES) {
-        floats u = load(x + j) * a->slope + a->offset, one = every(1.0f), zero = every(0.0f);
-        floats linear = pick(above(u, every(a->low)), pick(above(every(a->high), u), one, zero), zero);
+        floats u = load(x + j) * a->unit.slope + a->unit.offset, one = every(1.0f), zero = every(0.0f);
+        floats linear = pick(above(u, every(a->unit.low)), pick(above(every(a->unit.high), u), one, zero), zero);
         if (any(above(one, linear))) return 1;
     }
     return 0;
@@ -147,11 +56,11 @@ INLINE int64_t next_column(const activation *a, int64_t column) {
 
 INLINE void noise_of_block(const activation *a, const float *x, int64_t begin, float xi[BLOCK]) {
     if (!wants_noise(a, x)) {
-        for (int j = 0; j < BLOCK; j += LANES) store(xi + j, every(a->expectation));
+        for (int j = 0; j < BLOCK; j += LANES) store(xi + j, every(a->unit.expectation));
         return;
     }
     normal_block(a->seed, (uint64_t)begin / BLOCK, xi);
-    if (a->scheme == NAH)
+    if (a->unit.scheme == NAH)
         for (int j = 0; j < BLOCK; j += LANES) store(xi + j, absolute(load(xi + j)));
 }
 
@@ -174,7 +83,7 @@ INLINE void forward_span(const activation *a, const float *x, const float *p, fl
         if (a->p_size > 1) p_block = p_of_block(a, p, column, p_room);
         for (int j = 0; j < BLOCK; j += LANES) {
             floats p_lanes = a->p_size > 1 ? load(p_block + j) : p_all;
-            store(y_block + j, forward_lanes(a, load(x_block + j), p_lanes, load(xi + j)));
+            store(y_block + j, phi_forward(&a->unit, load(x_block + j), p_lanes, load(xi + j)));
         }
         if (count < BLOCK) memcpy(y + begin, y_copy, (size_t)count * sizeof(float));
         if (a->p_size > 1) column = next_column(a, column);
@@ -205,7 +114,7 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
         if (a->p_size > 1) p_block = p_of_block(a, p, column, p_room);
         for (int j = 0; j < BLOCK; j += LANES) {
             floats p_lanes = a->p_size > 1 ? load(p_block + j) : p_all, gx_lanes, gp_lanes;
-            backward_lanes(a, load(g_block + j), load(x_block + j), p_lanes, load(xi + j), &gx_lanes, &gp_lanes);
+            phi_backward(&a->unit, load(g_block + j), load(x_block + j), p_lanes, load(xi + j), &gx_lanes, &gp_lanes);
             store(gx_block + j, gx_lanes);
             if (a->p_size > 1) store(gp_block + j, gp_lanes);
             else total += gp_lanes;
@@ -223,15 +132,15 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
 /* One copy of `call`'s loops for each scheme, so that nothing is decided inside them: `s` has it as a constant. */
 #define CASE(SCHEME, CLIP, call)                                                                                       \
     case 2 * (SCHEME) + (CLIP):                                                                                        \
-        fixed.scheme = (SCHEME);                                                                                       \
-        fixed.clip = (CLIP);                                                                                           \
+        fixed.unit.scheme = (SCHEME);                                                                                       \
+        fixed.unit.clip = (CLIP);                                                                                           \
         call;                                                                                                          \
         break;
 #define SPECIALISED(a, call)                                                                                           \
     do {                                                                                                               \
         activation fixed = *(a);                                                                                       \
         const activation *s = &fixed;                                                                                  \
-        switch (2 * fixed.scheme + fixed.clip) {                                                                       \
+        switch (2 * fixed.unit.scheme + fixed.unit.clip) {                                                                       \
             CASE(NAN_SCHEME, 0, call)                                                                                  \
             CASE(NAN_SCHEME, 1, call)                                                                                  \
             CASE(NAH, 0, call)                                                                                         \

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import math
 
 import torch
 from torch import Tensor
 
-from noisyact import equations
 from noisyact.ops import native
+from noisyact.ops.native.unit import Unit, address
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
@@ -20,17 +19,7 @@ class _Activation(ctypes.Structure):
     """`activation` in native.c."""
 
     _fields_ = (
-        ("scheme", ctypes.c_int32),
-        ("stochastic", ctypes.c_int32),
-        ("clip", ctypes.c_int32),
-        ("one_sided", ctypes.c_int32),
-        ("expectation", ctypes.c_float),
-        ("alpha", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        ("slope", ctypes.c_float),
-        ("offset", ctypes.c_float),
-        ("low", ctypes.c_float),
-        ("high", ctypes.c_float),
+        ("unit", Unit),
         ("seed", ctypes.c_uint64),
         ("elements", ctypes.c_int64),
         ("p_size", ctypes.c_int64),
@@ -55,7 +44,7 @@ def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, sch
     y = torch.empty_like(flat)
     settings = _settings(flat, flat_p, scale, seed, scheme, pair)
     library.noisyact_activation_forward(
-        ctypes.byref(settings), _address(flat), _address(flat_p), _address(y), torch.get_num_threads()
+        ctypes.byref(settings), address(flat), address(flat_p), address(y), torch.get_num_threads()
     )
     return y.to(x.dtype)
 
@@ -73,8 +62,8 @@ def backward(
     partial = torch.zeros(-(-flat.numel() // chunk) * gp.numel())
     settings = _settings(flat, flat_p, scale, seed, scheme, pair)
     library.noisyact_activation_backward(
-        ctypes.byref(settings), _address(flat_g), _address(flat), _address(flat_p), _address(gx), _address(gp),
-        _address(partial), torch.get_num_threads(),
+        ctypes.byref(settings), address(flat_g), address(flat), address(flat_p), address(gx), address(gp),
+        address(partial), torch.get_num_threads(),
     )  # fmt: skip
     return gx.to(x.dtype), gp if p is None else gp.reshape(p.shape).to(p.dtype)
 
@@ -87,22 +76,8 @@ def _settings(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> _Activation:
     return _Activation(
-        scheme=scheme.code,
-        stochastic=seed is not None,
-        clip=scheme.clips,
-        one_sided=math.isinf(pair.low) or math.isinf(pair.high),
-        expectation=equations.expected_epsilon(scheme) if seed is None else 0.0,
-        alpha=1.0 - scheme.leak,
-        scale=float(scale),
-        slope=pair.slope,
-        offset=pair.offset,
-        low=pair.low,
-        high=pair.high,
+        unit=Unit.of(scheme, pair, float(scale), stochastic=seed is not None),
         seed=0 if seed is None else int(seed),
         elements=x.numel(),
         p_size=0 if p is None else p.numel(),
     )
-
-
-def _address(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())

@@ -1,4 +1,4 @@
-"""The operation registered with torch: noise comes in as a seed, gradients of x and p, compile, vmap."""
+"""The operation registered with torch: noise comes in as a seed, gradients of x and p, compile."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from noisyact.ops.activation import native, reference
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["noisy_activation"]
+__all__ = ["has_kernel", "noisy_activation"]
 
 
 def noisy_activation(
@@ -43,12 +44,26 @@ def _decode(scheme_text: str, pair_numbers: list[float]) -> tuple[Scheme, HardPa
     return _decode_cached(scheme_text, *pair_numbers)
 
 
+def has_kernel(x: Tensor) -> bool:
+    """Whether a fused kernel takes x. Without one, the formula in torch operations does the same and fuses better.
+
+    None does under torch.func or forward-mode differentiation: torch takes no custom operator through torch.func.grad,
+    and forward mode would drop the tangent of one without a word.
+    """
+    return native.serves(x) and not _transformed()
+
+
+@torch.compiler.assume_constant_result
+def _transformed() -> bool:
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 @torch.library.custom_op("noisyact::activation", mutates_args=())
 def _activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme_text: str, pair_numbers: list[float]
 ) -> Tensor:
     path = native if native.serves(x) else reference
-    return path.forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers))
+    return path.forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers)).contiguous()
 
 
 @torch.library.custom_op("noisyact::activation_backward", mutates_args=())
@@ -57,7 +72,8 @@ def _activation_backward(
     pair_numbers: list[float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     path = native if native.serves(x) else reference
-    return path.backward(g, x, p, scale, seed, *_decode(scheme_text, pair_numbers))
+    gx, gp = path.backward(g, x, p, scale, seed, *_decode(scheme_text, pair_numbers))
+    return gx.contiguous(), gp.to(x.dtype if p is None else p.dtype)
 
 
 @_activation.register_fake
@@ -78,45 +94,23 @@ def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
 
 def _differentiate(ctx: Any, g: Tensor) -> tuple:
     x, p, scale, seed = ctx.saved_tensors
-    gx, gp = _activation_backward(g, x, p, scale, seed, ctx.scheme_text, ctx.pair_numbers)
+    if _transformed():  # a batch of cotangents, as in torch.autograd.grad(..., is_grads_batched=True)
+        gx, gp = reference.backward(g, x, p, scale, seed, *_decode(ctx.scheme_text, ctx.pair_numbers))
+    else:
+        gx, gp = _activation_backward(g, x, p, scale, seed, ctx.scheme_text, ctx.pair_numbers)
     return gx, None if p is None else gp, None, None, None, None
 
 
 def _differentiate_again(ctx: Any, g_gx: Tensor, g_gp: Tensor) -> tuple:
-    """The second derivative: the first one's formula in torch, differentiated by torch."""
+    """The second derivative and all further ones: the first one's formula in torch, differentiated by torch."""
     g, x, p, scale, seed = ctx.saved_tensors
-    with torch.enable_grad():
-        inputs = [t.detach().requires_grad_() for t in (g, x, p) if t is not None]
-        g_, x_, p_ = inputs if p is not None else (*inputs, None)
-        gx, gp = reference.backward(g_, x_, p_, scale, seed, *_decode(ctx.scheme_text, ctx.pair_numbers))
-        outputs, cotangents = ((gx,), (g_gx,)) if p is None else ((gx, gp), (g_gx, g_gp))
-        found = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, materialize_grads=True)
-    return (*found, *([None] * (7 - len(found))))
+    decoded = _decode(ctx.scheme_text, ctx.pair_numbers)
+    if p is None:
+        pull = torch.func.vjp(lambda g, x: reference.backward(g, x, None, scale, seed, *decoded)[0], g, x)[1]
+        return (*pull(g_gx), *([None] * 5))
+    pull = torch.func.vjp(lambda g, x, p: reference.backward(g, x, p, scale, seed, *decoded), g, x, p)[1]
+    return (*pull((g_gx, g_gp)), *([None] * 4))
 
 
 _activation.register_autograd(_differentiate, setup_context=_keep)
 _activation_backward.register_autograd(_differentiate_again, setup_context=_keep)
-
-
-def _batched(function: Any) -> Any:
-    """vmap of the torch path: batched seeds give every member its own noise."""
-
-    def rule(info: Any, in_dims: tuple, *args: Any) -> tuple:
-        *tensors, scheme_text, pair_numbers = args
-        kept = [i for i, tensor in enumerate(tensors) if tensor is not None]
-
-        def run(*given: Tensor) -> Any:
-            full: list[Any] = [None] * len(tensors)
-            for i, tensor in zip(kept, given, strict=True):
-                full[i] = tensor
-            return function(*full, *_decode(scheme_text, pair_numbers))
-
-        dims = tuple(in_dims[i] for i in kept)
-        result = torch.vmap(run, in_dims=dims, randomness=info.randomness)(*(tensors[i] for i in kept))
-        return result, (0, 0) if isinstance(result, tuple) else 0
-
-    return rule
-
-
-_activation.register_vmap(_batched(reference.forward))
-_activation_backward.register_vmap(_batched(reference.backward))

@@ -1,0 +1,108 @@
+/* phi(x, xi) and its derivatives on one vector: the paper's formulas, for every kernel.
+ *
+ * ../activation/README.md derives them; noisyact/equations.py is what they must equal. Letters are the paper's.
+ */
+#ifndef NOISYACT_PHI_H
+#define NOISYACT_PHI_H
+
+#include "vector_math.h"
+
+enum scheme { NAN_SCHEME, NAH, NANI, NANIL, NANIS };
+
+/* One noisy function. */
+typedef struct {
+    int32_t scheme;
+    int32_t stochastic; /* 0: epsilon is `expectation` and nothing is drawn */
+    int32_t clip;
+    int32_t one_sided; /* a limit is infinite */
+    float expectation;
+    float alpha;
+    float scale; /* c, or sigma for NANI and NANIS */
+    float slope, offset, low, high;
+} unit;
+
+/* h, with NaN staying NaN. */
+INLINE floats hard(const unit *a, floats u) { return at_most(at_least(u, every(a->low)), every(a->high)); }
+
+/* u - h; 0 where both are the same infinity, which needs a function that saturates on one side only. */
+INLINE floats gap_of(const unit *a, floats h, floats u) {
+    floats gap = u - h, zero = every(0.0f);
+    return a->one_sided ? pick(above(absolute(gap), zero), gap, zero) : gap;
+}
+
+/* |Delta|, held finite so that p = 0 times an infinite saturation is 0 and not NaN. */
+INLINE floats depth_of(const unit *a, floats h, floats u) {
+    return at_most(absolute(gap_of(a, h, u)), every(3.0e38f));
+}
+
+/* alpha h + (1 - alpha) u. */
+INLINE floats leaky(const unit *a, floats h, floats u) {
+    return a->alpha == 1.0f ? h : h + (1.0f - a->alpha) * gap_of(a, h, u);
+}
+
+/* g where v lies in the range of h, its ends included: the kinks count as linear. */
+INLINE floats inside(const unit *a, floats v, floats g) {
+    floats zero = every(0.0f);
+    return pick(above(v, every(a->high)), zero, pick(above(every(a->low), v), zero, g));
+}
+
+/* The sign of d(x) = -sgn(x) sgn(1 - alpha), with sgn(0) = +1 (x + 0 turns -0 into +0). */
+INLINE ints direction(const unit *a, floats x) {
+    ints sign = sign_bit(x + 0.0f);
+    return a->alpha <= 1.0f ? sign ^ (int32_t)0x80000000 : sign;
+}
+
+/* sigma of NANI and NANIS, which do not learn it: the noise of NANIS begins at the threshold itself. */
+INLINE floats fixed_sigma(const unit *a, floats u) {
+    floats sigma = every(a->scale);
+    if (a->scheme == NANI) return sigma;
+    floats below_high = pick(above(every(a->high), u), every(0.0f), sigma);
+    return pick(above(u, every(a->low)), below_high, sigma);
+}
+
+/* epsilon is xi, or |xi| for NAH. */
+INLINE floats phi_forward(const unit *a, floats x, floats p, floats epsilon) {
+    floats u = x * a->slope + a->offset, sigma;
+    if (a->scheme == NANI || a->scheme == NANIS) {
+        sigma = fixed_sigma(a, u);
+    } else {
+        floats h = hard(a, u), t = half_tanh(absolute(p) * depth_of(a, h, u));
+        sigma = (0.25f * a->scale) * t * t;
+        if (a->scheme <= NAH) {
+            floats phi = leaky(a, h, u) + flip(sigma * epsilon, direction(a, x));
+            return a->clip ? hard(a, phi) : phi;
+        }
+    }
+    return hard(a, (x + sigma * epsilon) * a->slope + a->offset);
+}
+
+/* gx = g dphi/dx; gp = g dphi/dp. */
+INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats epsilon, floats *gx, floats *gp) {
+    floats u = x * a->slope + a->offset, zero = every(0.0f);
+    if (a->scheme == NANI || a->scheme == NANIS) {
+        *gx = inside(a, (x + fixed_sigma(a, u) * epsilon) * a->slope + a->offset, g * a->slope);
+        *gp = zero;
+        return;
+    }
+    floats h = hard(a, u), depth = depth_of(a, h, u), t = half_tanh(absolute(p) * depth);
+    floats noise = (0.25f * a->scale) * t * epsilon;
+    floats rate = noise * (1.0f - t * t); /* d (sigma epsilon) / d |p Delta| */
+    mask saturated = above(depth, zero);
+    if (a->scheme <= NAH) {
+        ints d = direction(a, x);
+        if (a->clip) {
+            g = inside(a, leaky(a, h, u) + flip(noise * t, d), g);
+        }
+        /* Going deeper grows |Delta| by u' outwards, and d points outwards for alpha > 1, inwards otherwise. */
+        floats outward = a->alpha > 1.0f ? rate : -rate;
+        *gx = g * a->slope * pick(saturated, (1.0f - a->alpha) + outward * absolute(p), every(1.0f));
+        *gp = g * flip(rate * depth, d ^ sign_bit(p));
+        return;
+    }
+    floats open = inside(a, (x + noise * t) * a->slope + a->offset, g * a->slope);
+    floats deeper = flip(every(a->slope), sign_bit(u - h));
+    *gx = open * pick(saturated, 1.0f + rate * absolute(p) * deeper, every(1.0f));
+    *gp = open * flip(rate * depth, sign_bit(p));
+}
+
+#endif
