@@ -107,7 +107,7 @@ def draw(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Train a network that starts saturated, with and without noise.")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the picture")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=2000)

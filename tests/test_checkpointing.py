@@ -233,3 +233,16 @@ def test_a_compiled_block_that_recomputes_inside_a_region_is_refused() -> None:
         pytest.raises(Exception, match="activation_memory_budget = 1"),
     ):
         checkpoint(compiled, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_a_region_inside_a_graph(preserve: bool) -> None:
+    torch._dynamo.reset()
+    model = block()
+
+    def forward(x: Tensor) -> Tensor:
+        return checkpoint(model, x, use_reentrant=False, preserve_rng_state=preserve)
+
+    compiled = torch.compile(forward, fullgraph=True, backend="aot_eager_decomp_partition")
+    for ours, eager in zip(results(compiled, model), results(model, model), strict=True):
+        torch.testing.assert_close(ours, eager)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,13 +25,13 @@ class Network(nn.Module):
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.activation(x), self.linear(self.activation(self.linear(x)))
+        return self.activation(x), self.linear(self.activation(4 * self.linear(torch.tanh(x))))
 
 
 def inputs(batch: int) -> Tensor:
     """From the linear part to deep saturation, both sides, the kinks and the infinities among them."""
     x = torch.randn(batch, 8) * torch.logspace(-1, 4, 8)
-    x[0] = torch.tensor([0.0, 1.0, -1.0, 2.0, -2.0, 1e30, -1e30, 0.5])
+    x[0] = torch.tensor([0.0, 1.0, -1.0, 2.0, -2.0, 1e30, torch.inf, -torch.inf])
     return x
 
 
@@ -59,9 +60,9 @@ def test_export_is_plain_torch_with_a_dynamic_batch(scheme: str, activation: typ
 
 
 def test_training_mode_is_another_program() -> None:
-    """The check above can fail: noise in training is an operator of its own."""
-    model = Network(na.NoisyHardTanh("nah"))
-    assert any(name.startswith("noisyact.") for name in operators(exported(model)))
+    """The check above can fail: noise in training is drawn."""
+    program = torch.export.export(Network(na.NoisyHardTanh("nah")), (inputs(4),))
+    assert any("rand" in name for name in operators(program))
 
 
 @pytest.mark.parametrize("eval_noise", ["hard", "expectation"])
@@ -87,13 +88,11 @@ def test_the_annealed_scale_is_exported_and_saved() -> None:
     assert not torch.allclose(again[0], model(x)[0])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from within onnxscript and torch's exporter
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+# torch's own exporter copies a deprecated kind of tree specification.
+@pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning")
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS.keys())
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_onnx_runs_elsewhere(scheme: str, activation: type, capsys: pytest.CaptureFixture) -> None:
-    import onnxruntime
-
+def test_onnx_runs_elsewhere(scheme: str, activation: type) -> None:
     model = Network(activation(scheme, num_parameters=8)).eval()
     sizes = ({0: torch.export.Dim("batch", min=2, max=4096)},)
     program = torch.onnx.export(model, (inputs(4),), dynamo=True, dynamic_shapes=sizes, verbose=False)

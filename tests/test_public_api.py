@@ -12,7 +12,8 @@ NAMES = {
     "HARD_SIGMOID", "HARD_TANH", "NAH", "NAN", "NANI", "NANIL", "NANIS", "RELU", "FiniteWatch", "HardPair",
     "NoiseScheduler", "NoisyActivation", "NoisyHardSigmoid", "NoisyHardTanh", "NoisyModule", "NoisyReLU", "Pair",
     "Scheme", "anneal", "denoisify", "functional", "harden", "inventory", "noise_parameters", "noisify", "saturation",
-    "scheme", "set_noise_scale",
+    "scheme", "set_noise_scale", "NoisyLSTM", "NoisyGRU", "NoisyRNN", "NoisyLSTMCell", "NoisyGRUCell",
+    "NoisyRNNCell", "backend_info",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch._functorch.config
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,16 +16,16 @@ import noisyact as na
 from noisyact import functional
 
 SCHEMES = ["nan:c=2.0", "nah:c=2.0", "nani:sigma=1.0", "nanil:c=300.0", "nanis:sigma=2.0"]
-LAYERS = {
+LAYERS = {  # noisy in every element at x = 3
     "functional": lambda x: functional.noisy_hard_tanh(x, "nan"),
-    "module": na.NoisyHardSigmoid("nah"),
-    "any pair": na.NoisyActivation(na.Pair(torch.tanh, lambda x: x), "nan"),
+    "module": na.NoisyReLU("nani"),
+    "any pair": na.NoisyActivation(na.Pair(torch.tanh, lambda x: x), "nani:sigma=1.0"),
 }
 
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 def test_randomness(layer) -> None:
-    x = torch.full((4, 1000), 5.0)  # every element is saturated, and so noisy
+    x = torch.full((4, 1000), 3.0)
     own = vmap(layer, randomness="different")(x)
     for i in range(4):
         for j in range(i):
@@ -224,3 +225,18 @@ def test_compiled_transforms(randomness: str) -> None:
     for a, b in zip(ours, transformed(x), strict=True):
         torch.testing.assert_close(a, b)
         assert torch.equal(b[0], b[1]) == (randomness == "same")
+
+
+def test_vmap_where_draws_may_be_recomputed_is_refused() -> None:
+    """The stream knows no members: every one would get the same noise."""
+    torch._dynamo.reset()
+    layer = na.NoisyHardTanh("nan")
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.vmap(lambda x: layer(x), randomness="different")(x)
+
+    with (
+        torch._functorch.config.patch(activation_memory_budget=0.5),
+        pytest.raises(Exception, match="activation_memory_budget = 1"),
+    ):
+        torch.compile(forward, fullgraph=True, backend="aot_eager")(torch.randn(4, 8))

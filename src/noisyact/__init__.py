@@ -12,6 +12,10 @@ from noisyact.activations import NoisyModule as NoisyModule
 from noisyact.activations import NoisyReLU as NoisyReLU
 from noisyact.activations import noise_parameters as noise_parameters
 from noisyact.activations import set_noise_scale as set_noise_scale
+from noisyact.backends import backend_info as backend_info
+from noisyact.cells import NoisyGRUCell as NoisyGRUCell
+from noisyact.cells import NoisyLSTMCell as NoisyLSTMCell
+from noisyact.cells import NoisyRNNCell as NoisyRNNCell
 from noisyact.convert import denoisify as denoisify
 from noisyact.convert import noisify as noisify
 from noisyact.diagnostics import saturation as saturation
@@ -23,6 +27,9 @@ from noisyact.pairs import RELU as RELU
 from noisyact.pairs import HardPair as HardPair
 from noisyact.pairs import Pair as Pair
 from noisyact.pairs import harden as harden
+from noisyact.recurrent import NoisyGRU as NoisyGRU
+from noisyact.recurrent import NoisyLSTM as NoisyLSTM
+from noisyact.recurrent import NoisyRNN as NoisyRNN
 from noisyact.scheduler import NoiseScheduler as NoiseScheduler
 from noisyact.schemes import NAH as NAH
 from noisyact.schemes import NAN as NAN
@@ -45,13 +52,20 @@ __all__ = [
     "HardPair",
     "NoiseScheduler",
     "NoisyActivation",
+    "NoisyGRU",
+    "NoisyGRUCell",
     "NoisyHardSigmoid",
     "NoisyHardTanh",
+    "NoisyLSTM",
+    "NoisyLSTMCell",
     "NoisyModule",
+    "NoisyRNN",
+    "NoisyRNNCell",
     "NoisyReLU",
     "Pair",
     "Scheme",
     "anneal",
+    "backend_info",
     "denoisify",
     "functional",
     "harden",

@@ -53,10 +53,13 @@ class NoisyModule(nn.Module):
         self.scale.fill_(value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        exact = self.scale
+        exact = dict(self._buffers)
         super()._apply(fn, recurse)
-        if self.scale.itemsize < 4:  # in half precision the values of a schedule would be rounded
-            self.scale = exact.to(self.scale.device, torch.float32)
+        for name, scale in self._buffers.items():
+            if scale is not None and scale.itemsize < 4:  # in half precision the values of a schedule would be rounded
+                before = exact[name]
+                assert before is not None
+                self._buffers[name] = before.to(scale.device, torch.float32)
         return self
 
 
@@ -234,5 +237,5 @@ def noise_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     [(3,)]
     """
     for module in model.modules():
-        if isinstance(module, NoisyActivation) and module.p is not None:
-            yield module.p
+        if isinstance(module, NoisyModule):
+            yield from module.parameters(recurse=False)

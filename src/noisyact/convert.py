@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from noisyact.activations import NoisyHardSigmoid, NoisyHardTanh, NoisyModule, check_model
+from noisyact.cell_noise import recurrent_noise
+from noisyact.cells import NoisyGRUCell, NoisyLSTMCell, NoisyRNNCell
 from noisyact.inventory import inventory
-from noisyact.saturating import pair_of
+from noisyact.recurrent import NoisyGRU, NoisyLSTM, NoisyRNN
+from noisyact.saturating import RECURRENT, is_saturating, pair_of
 from noisyact.schemes import NAH, Scheme, scheme
 
 __all__ = ["denoisify", "noisify"]
@@ -28,11 +31,12 @@ def noisify(
     strict: bool = False,
     eval_noise: str = "expectation",
 ) -> nn.Module:
-    """Replace the saturating activations of a model by noisy ones.
+    """Replace the saturating activations and recurrent layers of a model by noisy ones.
 
     nn.Tanh becomes a noisy hard tanh and nn.Sigmoid a noisy hard sigmoid; nn.Hardtanh and nn.Hardsigmoid keep their own
-    range and slope and become noisy. Names, device, dtype, train flag and hooks stay; a module used in several places
-    stays one module; the model itself may be such an activation.
+    range and slope and become noisy; nn.LSTM, nn.GRU, nn.RNN (with tanh) and their cells become NoisyLSTM and so on and
+    keep their weights. Names, device, dtype, train flag and hooks stay; a module used in several places stays one
+    module; the model itself may be such a module.
 
     The model's Parameter objects stay the very same, also in the copy that ``inplace=False`` returns: an optimiser
     made before goes on working, and the two models share their weights (deepcopy first for independent ones). Each
@@ -68,9 +72,16 @@ def noisify(
     made: dict[nn.Module, nn.Module] = {}
 
     def make(old: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
-        if pair_of(old) is None or not (filter_fn is None or filter_fn(counterparts[old], name)):
+        recurrent = type(old) in RECURRENT and is_saturating(old)
+        if not (recurrent or pair_of(old)) or not (filter_fn is None or filter_fn(counterparts[old], name)):
             return None
-        new = _noisy_version(old, noise, gate_noise, eval_noise, *_place(home, model))
+        if recurrent:
+            new = _noisy_recurrent(old, noise, gate_noise, eval_noise)
+        else:
+            new = _noisy_activation(old, noise, gate_noise, eval_noise, *_place(home, model))
+        new.training = old.training
+        _share_hooks(old, new)
+        new.__dict__["_replaced"] = (old,)  # in a tuple: not a submodule, yet copied and pickled along
         made[new] = old
         return new
 
@@ -101,6 +112,7 @@ def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
             return None
         (original,) = kept
         original.training = noisy.training
+        _adopt_parameters(noisy, original)
         _share_hooks(noisy, original)
         return original
 
@@ -121,7 +133,7 @@ def _replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Mo
     return substitutes.get(model, model)
 
 
-def _noisy_version(
+def _noisy_activation(
     old: nn.Module,
     noise: Scheme,
     gate_noise: Scheme,
@@ -132,15 +144,41 @@ def _noisy_version(
     pair = pair_of(old)
     assert pair is not None
     if isinstance(old, (nn.Sigmoid, nn.Hardsigmoid)):
-        new = NoisyHardSigmoid(gate_noise, device=device, dtype=dtype, eval_noise=eval_noise, slope=pair.slope)
+        return NoisyHardSigmoid(gate_noise, device=device, dtype=dtype, eval_noise=eval_noise, slope=pair.slope)
+    return NoisyHardTanh(noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high)
+
+
+def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noise: str) -> nn.Module:
+    """The noisy layer or cell with the very weights of the old one."""
+    weight = next(old.parameters())
+    if isinstance(old, nn.RNNBase):
+        kinds = {nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN}
+        settings = {name: getattr(old, name) for name in ("num_layers", "bias", "batch_first", "bidirectional")}
+        if isinstance(old, nn.LSTM):
+            settings["proj_size"] = old.proj_size
+        # On the meta device: no weights are drawn only to be thrown away.
+        new = kinds[type(old)](old.input_size, old.hidden_size, **settings, noise=None, device="meta")
+        new.dropout = old.dropout
+        names = new.noise_names()
     else:
-        new = NoisyHardTanh(
-            noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high
-        )
-    new.training = old.training
-    _share_hooks(old, new)
-    new.__dict__["_replaced"] = (old,)  # in a tuple: not a submodule, yet copied and pickled along
+        assert isinstance(old, nn.RNNCellBase)
+        kinds = {nn.LSTMCell: NoisyLSTMCell, nn.GRUCell: NoisyGRUCell, nn.RNNCell: NoisyRNNCell}
+        new = kinds[type(old)](old.input_size, old.hidden_size, old.bias, noise=None, device="meta")
+        names = ["p"]
+    new.noise = recurrent_noise(
+        new.kind, noise, gate_noise, names, new.hidden_size, eval_noise, weight.device, weight.dtype
+    )
+    _adopt_parameters(old, new)
     return new
+
+
+def _adopt_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Give the target the source's Parameter objects, by name."""
+    for name in target._parameters:
+        if name in source._parameters:
+            target._parameters[name] = source._parameters[name]
+    if isinstance(target, nn.RNNBase):
+        target._init_flat_weights()
 
 
 def _share_hooks(source: nn.Module, target: nn.Module) -> None:

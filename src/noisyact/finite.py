@@ -53,7 +53,7 @@ class FiniteWatch:
         self._handles = [
             module.register_forward_hook(self._watch_output(name))
             for name, module in model.named_modules()
-            if isinstance(module, NoisyModule) or next(module.children(), None) is None
+            if all(isinstance(child, NoisyModule) for child in module.children())
         ]
 
     def step(self, number: int | None = None) -> None:

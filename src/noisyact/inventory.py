@@ -16,6 +16,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from noisyact.activations import NoisyModule, check_model
+from noisyact.cell_noise import RecurrentNoise
+from noisyact.cells import NoisyCell
+from noisyact.recurrent import NoisyRecurrent
 from noisyact.saturating import FUNCTIONS, METHOD_NAMES, is_saturating
 from noisyact.tables import text_table
 
@@ -73,12 +76,20 @@ def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
     check_model(model)
     noisy, saturating = [], []
     for name, module in model.named_modules():
-        if isinstance(module, NoisyModule):
+        if isinstance(module, RecurrentNoise):
+            continue  # the layer or cell that it belongs to is listed
+        if _is_noisy(module):
             noisy.append(Found(name, type(module).__name__))
-        elif is_saturating(module):
+        elif is_saturating(module) or isinstance(module, (NoisyRecurrent, NoisyCell)):
             saturating.append(Found(name, type(module).__name__))
     calls = _run_calls(model, inputs, keywords) if inputs or keywords else _source_calls(model)
     return Inventory(tuple(noisy), tuple(saturating), tuple(calls))
+
+
+def _is_noisy(module: nn.Module) -> bool:
+    if isinstance(module, (NoisyRecurrent, NoisyCell)):
+        return module.noise is not None
+    return isinstance(module, NoisyModule)
 
 
 def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> list[Found]:
@@ -120,7 +131,7 @@ class _CallWatcher(TorchFunctionMode):
         name = FUNCTIONS.get(func)
         if name is not None:
             path, module = self.stack[-1] if self.stack else ("", None)
-            if not (isinstance(module, NoisyModule) or (module is not None and is_saturating(module))):
+            if module is None or not (_is_noisy(module) or is_saturating(module)):
                 self.found.append(Found(path, name, _caller()))
         return func(*args, **(kwargs or {}))
 
@@ -153,7 +164,7 @@ def _caller() -> str:
 def _source_calls(model: nn.Module) -> list[Found]:
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, NoisyModule) or is_saturating(module):
+        if _is_noisy(module) or is_saturating(module):
             continue
         for attribute, value in vars(module).items():
             if isinstance(value, Callable) and isinstance(value, Hashable) and value in FUNCTIONS:

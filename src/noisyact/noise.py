@@ -16,7 +16,7 @@ from torch.fx.traceback import get_current_meta
 
 from noisyact import checkpointing
 
-__all__ = ["draw_seed", "standard_normal"]
+__all__ = ["draw_seed", "recurrent_normal", "standard_normal"]
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 7
@@ -40,9 +40,37 @@ def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor
     elements = math.prod(shape)
     groups = -(-elements // _GROUP)
     counter = torch.arange(groups * _COUNTERS, dtype=torch.int64, device=seed.device)
+    zero = torch.zeros_like(seed.reshape(()))
+    normals = torch.stack(_four_normals(seed, counter & _MASK, counter >> 32, zero, zero))
+    return normals.reshape(4, groups, _COUNTERS).transpose(0, 1).reshape(-1)[:elements].reshape(shape)
+
+
+def recurrent_normal(seed: Tensor, steps: Tensor, rows: Tensor, count: int, hidden: int) -> Tensor:
+    """The xi of a recurrent layer: nonlinearity n of a unit takes normal n % 4 of counter (unit, row, step, n // 4).
+
+    Args:
+        seed: int64, one element.
+        steps: [R], the time step of each row of the layer's output.
+        rows: [R], its place in the batch.
+        count: nonlinearities of a cell.
+        hidden: units.
+
+    Returns: [R, count, hidden], float32.
+
+    >>> recurrent_normal(torch.tensor(7), torch.tensor([0, 1]), torch.tensor([0, 0]), count=5, hidden=3).shape
+    torch.Size([2, 5, 3])
+    """
+    unit = torch.arange(hidden, dtype=torch.int64, device=seed.device).expand(len(rows), hidden)
+    row, step = (place.to(torch.int64)[:, None].expand(len(rows), hidden) for place in (rows, steps))
+    normals = []
+    for block in range(-(-count // 4)):
+        normals += _four_normals(seed, unit, row, step, torch.full_like(unit, block))
+    return torch.stack(normals[:count], dim=1)
+
+
+def _four_normals(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> list[Tensor]:
+    """Philox4x32, 7 rounds, and Box-Muller: the four normals of each counter."""
     seed = seed.reshape(())
-    zero = torch.zeros_like(seed)
-    c0, c1, c2, c3 = counter & _MASK, counter >> 32, zero, zero
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
     for _ in range(_ROUNDS):
         # The 64-bit products may wrap, the bits stay right. c1 and c3 keep whole products: only their low halves are
@@ -50,8 +78,7 @@ def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor
         a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c1, c2, c3 = ((b >> 32) ^ (c1 ^ k0)) & _MASK, b, ((a >> 32) ^ (c3 ^ k1)) & _MASK, a
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    normals = torch.stack([*_normal_pair(c0, c1 & _MASK), *_normal_pair(c2, c3 & _MASK)])
-    return normals.reshape(4, groups, _COUNTERS).transpose(0, 1).reshape(-1)[:elements].reshape(shape)
+    return [*_normal_pair(c0, c1 & _MASK), *_normal_pair(c2, c3 & _MASK)]
 
 
 def _normal_pair(w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,11 +96,11 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None) ->
     region the recomputation gets the seeds of the first pass, whether or not torch restores its generators.
     """
     if torch.compiler.is_compiling():
-        if generator is None and _may_recompute_draws():
-            if _in_checkpointed_region():
+        if generator is None and torch.is_grad_enabled() and _may_recompute_draws():
+            if _in_checkpointed_region() or _in_transform():
                 raise RuntimeError(
-                    "noise in a compiled function that a checkpointed region runs needs activation_memory_budget = 1: "
-                    "compile the region from outside, or let the compiler alone choose what to recompute"
+                    "noise in a compiled function needs activation_memory_budget = 1 where a checkpointed region runs "
+                    "the function or torch.func transforms it: the compiler would draw other noise in backward"
                 )
             return _compiled_stream.next(device)
         seed = _random_seed(device, generator)
@@ -111,6 +138,11 @@ def _rank() -> int:
 def _in_checkpointed_region() -> bool:
     """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
     return checkpointing.current_regions() != ([], None)
+
+
+@torch.compiler.assume_constant_result
+def _in_transform() -> bool:
+    return torch._C._are_functorch_transforms_active()
 
 
 @torch.library.custom_op("noisyact::draw_seed", mutates_args=())

@@ -19,12 +19,8 @@ typedef struct {
 /* A block uses noise unless all its elements are strictly inside the linear part (NANI uses it everywhere). */
 INLINE int wants_noise(const activation *a, const float *x) {
     if (!a->unit.stochastic) return 0;
-    if (a->unit.scheme == NANI) return 1;
-    for (int j = 0; j < BLOCK; j += LANES) {
-        floats u = load(x + j) * a->unit.slope + a->unit.offset, one = every(1.0f), zero = every(0.0f);
-        floats linear = pick(above(u, every(a->unit.low)), pick(above(every(a->unit.high), u), one, zero), zero);
-        if (any(above(one, linear))) return 1;
-    }
+    for (int j = 0; j < BLOCK; j += LANES)
+        if (!linear(&a->unit, load(x + j) * a->unit.slope + a->unit.offset)) return 1;
     return 0;
 }
 

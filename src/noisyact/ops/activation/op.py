@@ -94,10 +94,7 @@ def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
 
 def _differentiate(ctx: Any, g: Tensor) -> tuple:
     x, p, scale, seed = ctx.saved_tensors
-    if _transformed():  # a batch of cotangents, as in torch.autograd.grad(..., is_grads_batched=True)
-        gx, gp = reference.backward(g, x, p, scale, seed, *_decode(ctx.scheme_text, ctx.pair_numbers))
-    else:
-        gx, gp = _activation_backward(g, x, p, scale, seed, ctx.scheme_text, ctx.pair_numbers)
+    gx, gp = _activation_backward(g, x, p, scale, seed, ctx.scheme_text, ctx.pair_numbers)
     return gx, None if p is None else gp, None, None, None, None
 
 

@@ -60,6 +60,11 @@ INLINE floats fixed_sigma(const unit *a, floats u) {
     return pick(above(u, every(a->low)), below_high, sigma);
 }
 
+/* Whether all of u lies strictly inside the linear part, where phi is u unless noise is added everywhere. */
+INLINE int linear(const unit *a, floats u) {
+    return a->scheme != NANI && all(above(every(a->high), u)) && all(above(u, every(a->low)));
+}
+
 /* epsilon is xi, or |xi| for NAH. */
 INLINE floats phi_forward(const unit *a, floats x, floats p, floats epsilon) {
     floats u = x * a->slope + a->offset, sigma;

@@ -42,6 +42,7 @@ INLINE floats flip(floats v, ints sign) { return (floats)((ints)v ^ sign); }
 
 typedef __mmask16 mask;
 INLINE mask above(floats a, floats b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ); }
+INLINE int all(mask m) { return m == 0xffff; }
 INLINE int any(mask m) { return m != 0; }
 INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm512_mask_blend_ps(m, (__m512)no, (__m512)yes); }
 INLINE mask odd(ints n) { return _mm512_test_epi32_mask((__m512i)n, _mm512_set1_epi32(1)); }
@@ -63,6 +64,7 @@ INLINE floats reciprocal(floats v) {
 
 typedef __m256 mask;
 INLINE mask above(floats a, floats b) { return _mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ); }
+INLINE int all(mask m) { return _mm256_movemask_ps(m) == 0xff; }
 INLINE int any(mask m) { return _mm256_movemask_ps(m) != 0; }
 INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm256_blendv_ps((__m256)no, (__m256)yes, m); }
 INLINE mask odd(ints n) { return (__m256)(n << 31); }
@@ -85,6 +87,7 @@ INLINE floats reciprocal(floats v) {
 
 typedef ints mask;
 INLINE mask above(floats a, floats b) { return a > b; }
+INLINE int all(mask m) { return (m[0] & m[1] & m[2] & m[3]) != 0; }
 INLINE int any(mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
 INLINE floats pick(mask m, floats yes, floats no) { return (floats)((m & (ints)yes) | (~m & (ints)no)); }
 INLINE mask odd(ints n) { return -(n & 1); }

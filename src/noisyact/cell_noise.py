@@ -1,0 +1,104 @@
+"""The noise of a recurrent layer or cell: its schemes, its learned p and its scale, as one submodule named `noise`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisyact.activations import NoisyModule
+from noisyact.noise import draw_seed
+from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["RecurrentNoise", "noise_in_force", "recurrent_noise"]
+
+
+class RecurrentNoise(NoisyModule):
+    """Holds p for every layer and direction, [nonlinearities * H] each, and the scale.
+
+    Its entries in a state_dict are the only ones that nn.LSTM and friends do not have; where they are all missing, the
+    checkpoint is one of theirs, and loads.
+
+    Args:
+        kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        state: scheme of the tanh; None for none.
+        gate: scheme of the sigmoids.
+        names: of the p, one for each layer and direction.
+        hidden: units.
+        eval_noise: what evaluation does.
+    """
+
+    def __init__(
+        self, kind: str, state: Scheme | None, gate: Scheme | None, names: Iterable[str], hidden: int, eval_noise: str,
+        device: Any, dtype: Any,
+    ) -> None:  # fmt: skip
+        main = state or gate
+        assert main is not None
+        super().__init__(main, eval_noise, device)
+        self.state, self.gate = state, gate
+        if gate is not None and gate != main:
+            self.register_buffer("gate_scale", torch.full((), gate.scale, dtype=torch.float32, device=device))
+        learns = any(s is not None and s.learns_p for s in (state, gate))
+        for name in names if learns else ():
+            self.register_parameter(
+                name, nn.Parameter(torch.empty(NONLINEARITIES[kind] * hidden, device=device, dtype=dtype))
+            )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """p uniform in [-1, 1] as in the paper, and the scales of the schemes."""
+        for p in self.parameters():
+            nn.init.uniform_(p, -1.0, 1.0)
+        self.scale.fill_(self.noise.scale)
+        if "gate_scale" in self._buffers and self.gate is not None:
+            self.scale_of_gates().fill_(self.gate.scale)
+
+    def scale_of_gates(self) -> Tensor:
+        """The scale of the sigmoids' noise."""
+        return self._buffers.get("gate_scale", self.scale)  # pyright: ignore[reportReturnType]
+
+    def set_scale(self, value: float) -> None:
+        """Set the strength of all the noise from now on, the gates' too."""
+        super().set_scale(value)
+        self.scale_of_gates().fill_(value)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        if any(key.startswith(prefix) for key in state_dict):
+            super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """The schemes."""
+        return repr(self.state) if self.state == self.gate else f"{self.state!r}, gate={self.gate!r}"
+
+
+def recurrent_noise(
+    kind: str, noise: Scheme | str | None, gate_noise: Scheme | str | None, names: Iterable[str], hidden: int,
+    eval_noise: str, device: Any, dtype: Any,
+) -> RecurrentNoise | None:  # fmt: skip
+    """The submodule for a layer's arguments; None where there is no noise at all."""
+    state = None if noise is None else scheme(noise)
+    gate = state if gate_noise is None else scheme(gate_noise)
+    if kind.startswith("rnn"):
+        gate = state  # it has no gates
+    if state is None and gate is None:
+        return None
+    return RecurrentNoise(kind, state, gate, names, hidden, eval_noise, device, dtype)
+
+
+def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, like: Tensor) -> tuple[CellNoise, bool]:
+    """The schemes of a call, and whether noise is to be drawn for it."""
+    if noise is None:
+        none = torch.zeros((), device=like.device)
+        return CellNoise(None, None, none, none, hard), False
+    drawn = training or noise.eval_noise == "sample"
+    off = not drawn and noise.eval_noise == "hard"
+    state, gate = (None, None) if off else (noise.state, noise.gate)
+    return CellNoise(state, gate, noise.scale, noise.scale_of_gates(), hard), drawn
+
+
+def fresh_seed(drawn: bool, like: Tensor) -> Tensor | None:
+    """A seed for one layer in one direction, if noise is to be drawn."""
+    return draw_seed(like.device) if drawn else None

@@ -1,0 +1,154 @@
+"""Noisy LSTM, GRU and RNN cells for recurrences written by hand: one step, its pointwise part in one kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from noisyact import backends
+from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from noisyact.schemes import NAH, Scheme
+from noisyact.sequences import run_cell
+
+__all__ = ["NoisyCell", "NoisyGRUCell", "NoisyLSTMCell", "NoisyRNNCell"]
+
+
+class NoisyCell(nn.RNNCellBase):
+    """What the three cells share. Use NoisyLSTMCell, NoisyGRUCell or NoisyRNNCell."""
+
+    def __init__(
+        self, kind: str, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any,
+        noise: Scheme | str | None, gate_noise: Scheme | str | None, hard: bool, eval_noise: str, backend: str,
+    ) -> None:  # fmt: skip
+        self.backend = backends.check(backend)
+        super().__init__(input_size, hidden_size, bias, GATES[kind], device, dtype)
+        self.kind = kind
+        self.hard = hard
+        self.noise = recurrent_noise(kind, noise, gate_noise, ["p"], hidden_size, eval_noise, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """The weights as torch has them, and the noise as the paper has it."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
+        for name, parameter in self.named_parameters():
+            if not name.startswith("noise."):
+                nn.init.uniform_(parameter, -bound, bound)
+        noise = self._modules.get("noise")
+        if noise is not None:
+            noise.reset_parameters()  # pyright: ignore[reportCallIssue]
+
+    def _step(self, x: Tensor, h: Tensor | None, c: Tensor | None, xi: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        name = type(self).__name__
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(
+                f"{name}: input must be a floating-point tensor, not {getattr(x, 'dtype', type(x).__name__)}"
+            )
+        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ValueError(f"{name}: input must end in {self.input_size} and be 1-D or 2-D, not {tuple(x.shape)}")
+        shape = (*x.shape[:-1], self.hidden_size)
+        for given, what in ((h, "h"), (c, "c")):
+            if given is not None and given.shape != shape:
+                raise ValueError(f"{name}: {what} must be of shape {shape}, not {tuple(given.shape)}")
+        count = NONLINEARITIES[self.kind]
+        if xi is not None and xi.shape != (*x.shape[:-1], count, self.hidden_size):
+            raise ValueError(
+                f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
+            )
+        rows = x.reshape(-1, self.input_size)
+        h, c = (rows.new_zeros(len(rows), self.hidden_size) if s is None else s.reshape(len(rows), -1) for s in (h, c))
+        noise, drawn = noise_in_force(self.noise, self.training, self.hard, rows)
+        if not drawn:
+            xi = None
+        a, q = F.linear(rows, self.weight_ih, self.bias_ih), F.linear(h, self.weight_hh, self.bias_hh)
+        separate = self.kind == "gru"
+        new_h, new_c = run_cell(
+            self.kind, a if separate else a + q, q if separate else None, h, c if self.kind == "lstm" else None,
+            None if self.noise is None else self.noise._parameters.get("p"), noise,
+            seed=None if xi is not None else fresh_seed(drawn, rows),
+            xi=None if xi is None else xi.reshape(len(rows), count, -1), backend=self.backend,
+        )  # fmt: skip
+        return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)
+
+    def extra_repr(self) -> str:
+        """torch's, and what differs from the default here."""
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        parts += [] if self.bias else ["bias=False"]
+        parts += [] if self.hard else ["hard=False"]
+        parts += [] if self.backend == "auto" else [f"backend={self.backend!r}"]
+        return ", ".join(parts)
+
+
+class NoisyLSTMCell(NoisyCell):
+    """nn.LSTMCell with hard, noisy gates. Args: as nn.LSTMCell, then as NoisyLSTM.
+
+    >>> cell = NoisyLSTMCell(10, 20, noise="nah")
+    >>> h, c = cell(torch.randn(3, 10))
+    >>> h, c = cell(torch.randn(3, 10), (h, c), xi=torch.randn(3, 5, 20))
+    >>> h.shape
+    torch.Size([3, 20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
+        noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "lstm", input_size, hidden_size, bias, device, dtype, noise, gate_noise, hard, eval_noise, backend
+        )
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None, xi: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The new h and c. xi: [batch, 5, H], in the order i, f, g, o and the tanh of c, instead of a draw."""
+        h, c = (None, None) if hx is None else hx
+        new_h, new_c = self._step(input, h, c, xi)
+        assert new_c is not None
+        return new_h, new_c
+
+
+class NoisyGRUCell(NoisyCell):
+    """nn.GRUCell with hard, noisy gates. Args: as nn.GRUCell, then as NoisyLSTM.
+
+    >>> NoisyGRUCell(10, 20)(torch.randn(3, 10), torch.zeros(3, 20)).shape
+    torch.Size([3, 20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
+        noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "gru", input_size, hidden_size, bias, device, dtype, noise, gate_noise, hard, eval_noise, backend
+        )
+
+    def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
+        """The new h. xi: [batch, 3, H], in the order r, z, n, instead of a draw."""
+        return self._step(input, hx, None, xi)[0]
+
+
+class NoisyRNNCell(NoisyCell):
+    """nn.RNNCell with a hard, noisy tanh, or a noisy ReLU. Args: as nn.RNNCell, then as NoisyLSTM.
+
+    >>> NoisyRNNCell(10, 20, nonlinearity="relu")(torch.randn(10)).shape
+    torch.Size([20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
+        dtype: Any = None, *, noise: Scheme | str | None = NAH(), hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity={nonlinearity!r}: allowed are 'tanh', 'relu'")
+        kind = f"rnn_{nonlinearity}"
+        super().__init__(kind, input_size, hidden_size, bias, device, dtype, noise, None, hard, eval_noise, backend)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
+        """The new h. xi: [batch, 1, H] instead of a draw."""
+        return self._step(input, hx, None, xi)[0]

@@ -1,0 +1,74 @@
+/* Products of a few rows with packed weights, all results in registers.
+ *
+ * out[r][v] = sum over k of left[r][k * step] * packed[k][v] for up to ROWS rows and up to 4 vectors v. The weights of such a
+ * column block are packed as [k][columns][LANES], so that the inner loop reads them in order. Rows are pointers: they
+ * need not be neighbours.
+ */
+#ifndef NOISYACT_GEMM_H
+#define NOISYACT_GEMM_H
+
+#include "simd.h"
+
+#define COLUMNS 4
+#define AHEAD 24 /* steps of k */
+/* ROWS x COLUMNS sums, COLUMNS weights and one broadcast must fit the registers. */
+#if LANES == 16
+#define ROWS 6
+#else
+#define ROWS 2
+#endif
+
+INLINE void multiply_fixed(const int rows, const int columns, const float *const *left, int64_t step,
+                           const float *packed, int64_t depth, floats out[ROWS][COLUMNS]) {
+    floats sum[ROWS][COLUMNS];
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < columns; v++) sum[r][v] = every(0.0f);
+    for (int64_t k = 0; k < depth; k++) {
+        floats w[COLUMNS];
+        for (int v = 0; v < columns; v++) {
+            w[v] = load(packed + (k * columns + v) * LANES);
+            /* The processor's own prefetching ends with each page, which a block of weights crosses all the time. */
+            __builtin_prefetch(packed + ((k + AHEAD) * columns + v) * LANES);
+        }
+        for (int r = 0; r < rows; r++) {
+            floats x = every(left[r][k * step]);
+            for (int v = 0; v < columns; v++) sum[r][v] += x * w[v];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < columns; v++) out[r][v] = sum[r][v];
+}
+
+/* One copy for each number of rows, so that the sums stay in registers. */
+INLINE void multiply_columns(int rows, const int columns, const float *const *left, int64_t step, const float *packed,
+                             int64_t depth, floats out[ROWS][COLUMNS]) {
+    switch (rows) {
+    case 1: multiply_fixed(1, columns, left, step, packed, depth, out); break;
+    case 2: multiply_fixed(2, columns, left, step, packed, depth, out); break;
+#if ROWS == 6
+    case 3: multiply_fixed(3, columns, left, step, packed, depth, out); break;
+    case 4: multiply_fixed(4, columns, left, step, packed, depth, out); break;
+    case 5: multiply_fixed(5, columns, left, step, packed, depth, out); break;
+    case 6: multiply_fixed(6, columns, left, step, packed, depth, out); break;
+#endif
+    }
+}
+
+static void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
+                          int64_t depth, floats out[ROWS][COLUMNS]) {
+    switch (columns) {
+    case 1: multiply_columns(rows, 1, left, step, packed, depth, out); break;
+    case 2: multiply_columns(rows, 2, left, step, packed, depth, out); break;
+    case 3: multiply_columns(rows, 3, left, step, packed, depth, out); break;
+    case 4: multiply_columns(rows, 4, left, step, packed, depth, out); break;
+    }
+}
+
+/* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be. */
+INLINE void group_vectors(int vectors, int groups, int g, int *first, int *count) {
+    int base = vectors / groups, rest = vectors % groups;
+    *first = g * base + (g < rest ? g : rest);
+    *count = base + (g < rest);
+}
+
+#endif

@@ -1,0 +1,99 @@
+/* out = left right (+ bias), float32, by the same inner loop as the recurrent product.
+ *
+ * The big products of a recurrent layer take most of its time once the recurrence is fast. BLAS libraries are tuned for
+ * some makers' processors and not for others'; this is within a tenth of the peak wherever the vectors are wide.
+ */
+#include <stdlib.h>
+
+#include "../native/gemm.h"
+
+#define DEPTH 768 /* of a block: 4 vectors of it stay in the second-level cache while all rows pass by */
+
+typedef struct {
+    const float *left, *right, *bias;
+    float *out;
+    int64_t rows, columns, depth;
+    int64_t left_row, left_k;      /* left[r][k] = left[r * left_row + k * left_k] */
+    int64_t right_k, right_column; /* right[k][c] = right[k * right_k + c * right_column] */
+} product;
+
+/* Columns first .. first + count of `depth` rows of the right side from k0 on, as [k][vector][lane], zeros past the end.
+ * A lane at a time: for a transposed right side reads then run along a row. */
+static void pack_right(const product *p, int64_t k0, int64_t depth, int64_t first, int64_t count, float *packed) {
+    int64_t present = p->columns - first < count ? p->columns - first : count;
+    if (p->right_column == 1) {
+        for (int64_t k = 0; k < depth; k++, packed += count) {
+            memcpy(packed, p->right + (k0 + k) * p->right_k + first, (size_t)present * sizeof(float));
+            memset(packed + present, 0, (size_t)(count - present) * sizeof(float));
+        }
+        return;
+    }
+    for (int64_t j = 0; j < count; j++) {
+        const float *column = p->right + (first + j) * p->right_column + k0 * p->right_k;
+        for (int64_t k = 0; k < depth; k++) packed[k * count + j] = j < present ? column[k * p->right_k] : 0.0f;
+    }
+}
+
+static void store_columns(float *out, int64_t present, floats v) {
+    if (present >= LANES) {
+        store(out, v);
+    } else if (present > 0) {
+        float room[LANES];
+        store(room, v);
+        memcpy(out, room, (size_t)present * sizeof(float));
+    }
+}
+
+static floats load_columns(const float *from, int64_t present) {
+    if (present >= LANES) return load(from);
+    float room[LANES] = {0};
+    if (present > 0) memcpy(room, from, (size_t)present * sizeof(float));
+    return load(room);
+}
+
+/* One group of columns: all rows, a block of the depth at a time. */
+static void multiply_group(const product *p, int first_vector, int vectors, float *packed) {
+    int64_t first = (int64_t)first_vector * LANES;
+    for (int64_t k0 = 0; k0 < p->depth; k0 += DEPTH) {
+        int64_t depth = p->depth - k0 < DEPTH ? p->depth - k0 : DEPTH;
+        pack_right(p, k0, depth, first, (int64_t)vectors * LANES, packed);
+        for (int64_t r0 = 0; r0 < p->rows; r0 += ROWS) {
+            int rows = p->rows - r0 < ROWS ? (int)(p->rows - r0) : ROWS;
+            const float *left[ROWS];
+            floats sums[ROWS][COLUMNS];
+            for (int r = 0; r < rows; r++) left[r] = p->left + (r0 + r) * p->left_row + k0 * p->left_k;
+            if (p->left_k == 1) multiply_rows(rows, vectors, left, 1, packed, depth, sums);
+            else multiply_rows(rows, vectors, left, p->left_k, packed, depth, sums);
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < vectors; v++) {
+                    int64_t column = first + v * LANES, present = p->columns - column;
+                    float *out = p->out + (r0 + r) * p->columns + column;
+                    if (k0 > 0) sums[r][v] += load_columns(out, present);
+                    else if (p->bias) sums[r][v] += load_columns(p->bias + column, present);
+                    store_columns(out, present, sums[r][v]);
+                }
+        }
+    }
+}
+
+void noisyact_product(const product *p, int threads) {
+    int vectors = (int)((p->columns + LANES - 1) / LANES);
+    int groups = (vectors + COLUMNS - 1) / COLUMNS;
+    groups = (groups + threads - 1) / threads * threads; /* as many for each thread */
+    if (groups > vectors) groups = vectors;
+    if (p->depth == 0)
+        for (int64_t r = 0; r < p->rows; r++)
+            for (int64_t c = 0; c < p->columns; c++) p->out[r * p->columns + c] = p->bias ? p->bias[c] : 0.0f;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        float *packed = malloc((size_t)DEPTH * COLUMNS * LANES * sizeof(float) + 64);
+        float *aligned = (float *)(((uintptr_t)packed + 63) & ~(uintptr_t)63);
+#pragma omp for schedule(static)
+        for (int g = 0; g < groups; g++) {
+            int first, count;
+            group_vectors(vectors, groups, g, &first, &count);
+            multiply_group(p, first, count, aligned);
+        }
+        free(packed);
+    }
+}

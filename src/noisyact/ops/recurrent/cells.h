@@ -1,0 +1,203 @@
+/* One step of one row for up to four vectors of units: the cells themselves, forward and backward. */
+#ifndef NOISYACT_CELLS_H
+#define NOISYACT_CELLS_H
+
+#include "../native/gemm.h"
+#include "../native/phi.h"
+#include "../native/philox.h"
+
+enum kind { LSTM, GRU, RNN };
+
+typedef struct {
+    int32_t kind;
+    int32_t gates;          /* 4, 3 or 1 */
+    int32_t nonlinearities; /* 5, 3 or 1 */
+    unit gate, state;       /* the noisy sigmoid and the noisy tanh */
+    uint64_t seed;
+    int64_t hidden;
+    const float *p;         /* [nonlinearities][hidden] */
+    const float *bias;      /* the GRU's b_hh of its candidate, or NULL */
+} cell;
+
+typedef struct {
+    int64_t step, row, unit;
+} place;
+
+INLINE int units_left(const cell *c, int64_t unit) { return c->hidden - unit < LANES ? (int)(c->hidden - unit) : LANES; }
+
+/* A vector of units from a row; past its end, zeros. */
+INLINE floats load_units(const cell *c, const float *row, int64_t unit) {
+    if (c->hidden - unit >= LANES) return load(row + unit);
+    float room[LANES] = {0};
+    memcpy(room, row + unit, (size_t)units_left(c, unit) * sizeof(float));
+    return load(room);
+}
+
+INLINE void store_units(const cell *c, float *row, int64_t unit, floats v) {
+    if (c->hidden - unit >= LANES) {
+        store(row + unit, v);
+        return;
+    }
+    float room[LANES];
+    store(room, v);
+    memcpy(row + unit, room, (size_t)units_left(c, unit) * sizeof(float));
+}
+
+INLINE void add_units(const cell *c, float *row, int64_t unit, floats v) {
+    store_units(c, row, unit, load_units(c, row, unit) + v);
+}
+
+/* The normals of one counter: the xi of nonlinearity n at (step, row, unit) is normal n % 4 of the counter
+ * (unit, row, step, n / 4). A pair is made only if one of its two nonlinearities can use it. */
+INLINE void draw(const cell *c, place at, uint32_t block, int first_pair, int second_pair, floats xi[4]) {
+    if (!first_pair && !second_pair) return;
+    words w[1][4] = {{lane_numbers() + (uint32_t)at.unit, (words){0} + (uint32_t)at.row,
+                      (words){0} + (uint32_t)at.step, (words){0} + block}};
+    philox(c->seed, w, 1);
+    if (first_pair) normal_pair(w[0][0], w[0][1], &xi[0], &xi[1]);
+    if (second_pair) normal_pair(w[0][2], w[0][3], &xi[2], &xi[3]);
+}
+
+/* Whether a nonlinearity at x needs its noise drawn. */
+INLINE int wants(const unit *a, floats x) { return a->stochastic && !linear(a, x * a->slope + a->offset); }
+
+INLINE floats epsilon_of(const unit *a, floats xi) {
+    if (!a->stochastic) return every(a->expectation);
+    return a->scheme == NAH ? absolute(xi) : xi;
+}
+
+INLINE floats p_of(const cell *c, int n, int64_t unit) { return load_units(c, c->p + n * c->hidden, unit); }
+
+/* The n-th nonlinearity of the cell at x. */
+INLINE floats noisy(const cell *c, const unit *a, int n, int64_t unit, floats x, floats xi) {
+    floats u = x * a->slope + a->offset;
+    return linear(a, u) ? u : phi_forward(a, x, p_of(c, n, unit), epsilon_of(a, xi));
+}
+
+/* Its gradient g brought back to x, the share of p added to the partial sums. */
+INLINE floats noisy_back(const cell *c, const unit *a, int n, int64_t unit, floats x, floats xi, floats g,
+                         float *partial) {
+    floats gx, gp;
+    if (linear(a, x * a->slope + a->offset)) return g * a->slope;
+    phi_backward(a, g, x, p_of(c, n, unit), epsilon_of(a, xi), &gx, &gp);
+    if (a->scheme != NANI && a->scheme != NANIS) add_units(c, partial + n * c->hidden, unit, gp);
+    return gx;
+}
+
+/* The noise of an LSTM's gates, and of the tanh of its c. */
+INLINE void draw_gates(const cell *c, place at, const floats a[4], floats xi[4]) {
+    draw(c, at, 0, wants(&c->gate, a[0]) || wants(&c->gate, a[1]), wants(&c->state, a[2]) || wants(&c->gate, a[3]), xi);
+}
+
+INLINE floats draw_out(const cell *c, place at, floats state) {
+    floats xi[4] = {{0}};
+    draw(c, at, 1, wants(&c->state, state), 0, xi);
+    return xi[0];
+}
+
+INLINE void lstm_forward(const cell *c, place at, const floats *product, float *gates, const float *before_c,
+                         float *now_c, float *h) {
+    floats xi[4] = {{0}}, a[4];
+    for (int n = 0; n < 4; n++) {
+        a[n] = product[n] + load_units(c, gates + n * c->hidden, at.unit);
+        store_units(c, gates + n * c->hidden, at.unit, a[n]);
+    }
+    draw_gates(c, at, a, xi);
+    floats i = noisy(c, &c->gate, 0, at.unit, a[0], xi[0]), f = noisy(c, &c->gate, 1, at.unit, a[1], xi[1]);
+    floats g = noisy(c, &c->state, 2, at.unit, a[2], xi[2]), o = noisy(c, &c->gate, 3, at.unit, a[3], xi[3]);
+    floats state = f * load_units(c, before_c, at.unit) + i * g;
+    store_units(c, now_c, at.unit, state);
+    store_units(c, h, at.unit, o * noisy(c, &c->state, 4, at.unit, state, draw_out(c, at, state)));
+}
+
+INLINE void lstm_backward(const cell *c, place at, floats dh, const float *gates, const float *before_c,
+                          const float *now_c, float *carry, float *dgates, float *partial) {
+    floats xi[4] = {{0}}, a[4];
+    for (int n = 0; n < 4; n++) a[n] = load_units(c, gates + n * c->hidden, at.unit);
+    draw_gates(c, at, a, xi);
+    floats i = noisy(c, &c->gate, 0, at.unit, a[0], xi[0]), f = noisy(c, &c->gate, 1, at.unit, a[1], xi[1]);
+    floats g = noisy(c, &c->state, 2, at.unit, a[2], xi[2]), o = noisy(c, &c->gate, 3, at.unit, a[3], xi[3]);
+    floats state = load_units(c, now_c, at.unit), out_xi = draw_out(c, at, state);
+    floats out = noisy(c, &c->state, 4, at.unit, state, out_xi);
+    floats dc = load_units(c, carry, at.unit) + noisy_back(c, &c->state, 4, at.unit, state, out_xi, dh * o, partial);
+    floats d[4] = {dc * g, dc * load_units(c, before_c, at.unit), dc * i, dh * out};
+    for (int n = 0; n < 4; n++) {
+        floats da = noisy_back(c, n == 2 ? &c->state : &c->gate, n, at.unit, a[n], xi[n], d[n], partial);
+        store_units(c, dgates + n * c->hidden, at.unit, da);
+    }
+    store_units(c, carry, at.unit, dc * f);
+}
+
+/* r, z and the candidate n; `recurrent` keeps W_hn h + b_hn for backward. */
+INLINE void gru_forward(const cell *c, place at, const floats *product, float *gates, const float *before_h,
+                        float *recurrent, float *h) {
+    floats xi[4] = {{0}}, q = product[2];
+    if (c->bias) q += load_units(c, c->bias, at.unit);
+    store_units(c, recurrent, at.unit, q);
+    floats a_r = product[0] + load_units(c, gates, at.unit);
+    floats a_z = product[1] + load_units(c, gates + c->hidden, at.unit);
+    draw(c, at, 0, wants(&c->gate, a_r) || wants(&c->gate, a_z), 0, xi);
+    floats r = noisy(c, &c->gate, 0, at.unit, a_r, xi[0]), z = noisy(c, &c->gate, 1, at.unit, a_z, xi[1]);
+    floats a_n = load_units(c, gates + 2 * c->hidden, at.unit) + r * q;
+    draw(c, at, 0, 0, wants(&c->state, a_n), xi);
+    floats n = noisy(c, &c->state, 2, at.unit, a_n, xi[2]);
+    store_units(c, gates, at.unit, a_r);
+    store_units(c, gates + c->hidden, at.unit, a_z);
+    store_units(c, gates + 2 * c->hidden, at.unit, a_n);
+    store_units(c, h, at.unit, n + z * (load_units(c, before_h, at.unit) - n));
+}
+
+INLINE void gru_backward(const cell *c, place at, floats dh, const float *gates, const float *before_h,
+                         const float *recurrent, float *carry, float *dgates, float *partial) {
+    floats xi[4] = {{0}};
+    floats a_r = load_units(c, gates, at.unit), a_z = load_units(c, gates + c->hidden, at.unit);
+    floats a_n = load_units(c, gates + 2 * c->hidden, at.unit), q = load_units(c, recurrent, at.unit);
+    draw(c, at, 0, wants(&c->gate, a_r) || wants(&c->gate, a_z), wants(&c->state, a_n), xi);
+    floats r = noisy(c, &c->gate, 0, at.unit, a_r, xi[0]), z = noisy(c, &c->gate, 1, at.unit, a_z, xi[1]);
+    floats n = noisy(c, &c->state, 2, at.unit, a_n, xi[2]);
+    dh += load_units(c, carry, at.unit);
+    floats da_n = noisy_back(c, &c->state, 2, at.unit, a_n, xi[2], dh * (1.0f - z), partial);
+    floats da_z = noisy_back(c, &c->gate, 1, at.unit, a_z, xi[1], dh * (load_units(c, before_h, at.unit) - n), partial);
+    floats da_r = noisy_back(c, &c->gate, 0, at.unit, a_r, xi[0], da_n * q, partial);
+    store_units(c, dgates, at.unit, da_r);
+    store_units(c, dgates + c->hidden, at.unit, da_z);
+    store_units(c, dgates + 2 * c->hidden, at.unit, da_n * r);
+    store_units(c, dgates + 3 * c->hidden, at.unit, da_n);
+    store_units(c, carry, at.unit, dh * z);
+}
+
+/* `count` vectors of units: one for an LSTM or a GRU, whose gates fill the product's columns; several for an RNN. */
+INLINE void cell_forward(const cell *c, place at, int count, const floats *product, float *gates, const float *before_h,
+                         const float *before_c, float *extra, float *h) {
+    if (c->kind == LSTM) {
+        lstm_forward(c, at, product, gates, before_c, extra, h);
+    } else if (c->kind == GRU) {
+        gru_forward(c, at, product, gates, before_h, extra, h);
+    } else {
+        for (int v = 0; v < count; v++, at.unit += LANES) {
+            floats xi[4] = {{0}}, a = product[v] + load_units(c, gates, at.unit);
+            draw(c, at, 0, wants(&c->state, a), 0, xi);
+            store_units(c, gates, at.unit, a);
+            store_units(c, h, at.unit, noisy(c, &c->state, 0, at.unit, a, xi[0]));
+        }
+    }
+}
+
+INLINE void cell_backward(const cell *c, place at, int count, const floats *product, const float *gates,
+                          const float *before_h, const float *before_c, const float *extra, const float *dh,
+                          float *carry, float *dgates, float *partial) {
+    for (int v = 0; v < count; v++, at.unit += LANES) {
+        floats gradient = product[v] + load_units(c, dh, at.unit);
+        if (c->kind == LSTM) {
+            lstm_backward(c, at, gradient, gates, before_c, extra, carry, dgates, partial);
+        } else if (c->kind == GRU) {
+            gru_backward(c, at, gradient, gates, before_h, extra, carry, dgates, partial);
+        } else {
+            floats xi[4] = {{0}}, a = load_units(c, gates, at.unit);
+            draw(c, at, 0, wants(&c->state, a), 0, xi);
+            store_units(c, dgates, at.unit, noisy_back(c, &c->state, 0, at.unit, a, xi[0], gradient, partial));
+        }
+    }
+}
+
+#endif

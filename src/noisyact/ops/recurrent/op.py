@@ -1,0 +1,304 @@
+"""The recurrent layer and the cell as torch operations: noise comes in as a seed, gradients by the kernels.
+
+One layer in one direction is one operation, the whole time loop inside: torch.compile compiles around it. The big
+products (the input's part, the gradients of weights and of the input) are torch's, over all steps at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.product import product
+from noisyact.ops.recurrent import native
+from noisyact.ops.recurrent.native import Call, contiguous
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["cell", "layer"]
+
+# A scheme as torch lets an operator take it: its text, or "" for none.
+
+
+def _noise(state: str, gate: str, state_scale: Tensor, gate_scale: Tensor) -> CellNoise:
+    return CellNoise(_scheme(state), _scheme(gate), state_scale, gate_scale)
+
+
+@functools.lru_cache(maxsize=64)
+def _scheme(text: str) -> Scheme | None:
+    return scheme(text) if text else None
+
+
+def _text(noise: CellNoise) -> tuple[str, str, Tensor, Tensor]:
+    state, gate = (("" if s is None else str(s)) for s in (noise.state, noise.gate))
+    return state, gate, noise.state_scale, noise.gate_scale
+
+
+def layer(
+    kind: str, x: Tensor, sizes: Tensor, h: Tensor, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """One layer in one direction, as :func:`reference.layer` with xi from the seed.
+
+    Args:
+        sizes: rows at each step, int64 on the CPU.
+
+    Returns: every h, the last h, and the last c (of no rows except for the LSTM).
+    """
+    h_all, h_n, c_n, _, _ = _layer(x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
+    return h_all, h_n, c_n
+
+
+def _call(
+    kind: str, hidden: int, sizes: Tensor, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise,
+    reverse: bool,
+) -> Call:  # fmt: skip
+    candidate_bias = contiguous(b_hh[2 * hidden :]) if kind == "gru" and b_hh is not None else None
+    return Call(kind, noise, seed, p, candidate_bias, hidden, sizes, reverse)
+
+
+def _bias(kind: str, b_ih: Tensor | None, b_hh: Tensor | None) -> Tensor | None:
+    """Both biases where they are simply added; the GRU's candidate keeps its b_hh inside the reset product."""
+    if b_ih is None or b_hh is None:
+        return None
+    if kind == "gru":
+        b_hh = torch.cat([b_hh[: 2 * len(b_hh) // 3], torch.zeros_like(b_hh[2 * len(b_hh) // 3 :])])
+    return b_ih + b_hh
+
+
+def _last_rows(sizes: Tensor, reverse: bool) -> Tensor | slice:
+    """Which rows hold each sequence's last h: in reverse those of step 0, else those of its own last step."""
+    batch, steps = int(sizes[0]), len(sizes)
+    if reverse:
+        return slice(0, batch)
+    if int(sizes[-1]) == batch:
+        return slice((steps - 1) * batch, steps * batch)
+    offsets = sizes.cumsum(0) - sizes
+    lengths = (sizes[:, None] > torch.arange(batch)).sum(0)
+    return offsets[lengths - 1] + torch.arange(batch)
+
+
+def _rows_before(h: Tensor, first: Tensor, sizes: Tensor, reverse: bool) -> Tensor:
+    """For every row the h before it, [rows, H]."""
+    batch = int(sizes[0])
+    if int(sizes[-1]) == batch:
+        return torch.cat([h[batch:], first]) if reverse else torch.cat([first, h[: len(h) - batch]])
+    offsets = (sizes.cumsum(0) - sizes).tolist()
+    parts = []
+    for t, size in enumerate(sizes.tolist()):
+        other = t + 1 if reverse else t - 1
+        known = min(size, int(sizes[other])) if 0 <= other < len(sizes) else 0
+        if known:
+            parts.append(h[offsets[other] : offsets[other] + known])
+        parts.append(first[known:size])
+    return torch.cat(parts)
+
+
+@torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
+def _layer(
+    x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+    b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor,
+    gate_scale: Tensor, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    hidden = w_hh.shape[1]
+    call = _call(kind, hidden, sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
+    bias = _bias(kind, b_ih, b_hh)
+    gates = product(x, w_ih.t(), bias)
+    first_h, first_c = contiguous(h0), None if c0 is None else contiguous(c0)
+    h, extra = native.layer_forward(call, gates, contiguous(w_hh), first_h, first_c)
+    last = _last_rows(sizes, reverse)
+    c_n = extra[last].clone() if kind == "lstm" else h.new_empty(0, hidden)
+    return h, h[last].clone(), c_n, gates, extra
+
+
+@_layer.register_fake
+def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse):
+    rows, hidden = x.shape[0], w_hh.shape[1]
+    batch = h0.shape[0]
+    return (
+        x.new_empty(rows, hidden),
+        x.new_empty(batch, hidden),
+        x.new_empty(batch if kind == "lstm" else 0, hidden),
+        x.new_empty(rows, GATES[kind] * hidden),
+        x.new_empty(rows if GATES[kind] > 1 else 0, hidden),
+    )
+
+
+@torch.library.custom_op("noisyact::recurrent_layer_backward", mutates_args=())
+def _layer_backward(
+    dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, x: Tensor,
+    sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
+    p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
+    reverse: bool, wants_x: bool,
+) -> list[Tensor]:  # fmt: skip
+    hidden = w_hh.shape[1]
+    call = _call(kind, hidden, sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
+    dh = torch.zeros_like(h) if dh is None else contiguous(dh)
+    if dh_n is not None:
+        dh = dh.clone()
+        dh[_last_rows(sizes, reverse)] += dh_n
+    carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else contiguous(dc_n).clone()
+    first_h, first_c = contiguous(h0), None if c0 is None else contiguous(c0)
+    dgates, dp, dh0 = native.layer_backward(call, gates, extra, h, contiguous(w_hh), first_h, first_c, dh, carry)
+    before = _rows_before(h, first_h, sizes, reverse)
+    if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
+        dh0 += carry
+        r_z, n_recurrent, n_input = dgates.split([2 * hidden, hidden, hidden], dim=1)
+        dw_hh = product(dgates[:, : 3 * hidden].t(), before)
+        dw_ih = torch.cat([product(r_z.t(), x), product(n_input.t(), x)])
+        db = dgates.sum(0)
+        db_hh, db_ih = db[: 3 * hidden], torch.cat([db[: 2 * hidden], db[3 * hidden :]])
+        dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else x.new_empty(0)
+    else:
+        dw_hh, dw_ih = product(dgates.t(), before), product(dgates.t(), x)
+        db_ih = dgates.sum(0)
+        db_hh = db_ih.clone()
+        dx = product(dgates, w_ih) if wants_x else x.new_empty(0)
+    return [dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh.clone(), dp]
+
+
+@_layer_backward.register_fake
+def _(
+    dh,
+    dh_n,
+    dc_n,
+    h,
+    gates,
+    extra,
+    x,
+    sizes,
+    h0,
+    c0,
+    w_ih,
+    w_hh,
+    b_hh,
+    p,
+    seed,
+    kind,
+    state,
+    gate,
+    state_scale,
+    gate_scale,
+    reverse,
+    wants_x,
+):
+    hidden, wide = w_hh.shape[1], w_ih.shape[0]
+    batch = h0.shape[0]
+    return [
+        torch.empty_like(x) if wants_x else x.new_empty(0),
+        x.new_empty(batch, hidden), x.new_empty(batch, hidden), torch.empty_like(w_ih), torch.empty_like(w_hh),
+        x.new_empty(wide), x.new_empty(wide), x.new_empty(NONLINEARITIES[kind] * hidden),
+    ]  # fmt: skip
+
+
+def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse = inputs
+    h, _, _, gates, extra = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale)
+    ctx.settings = (kind, state, gate, reverse)
+
+
+def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any) -> tuple:
+    h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale = ctx.saved_tensors
+    kind, state, gate, reverse = ctx.settings
+    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = _layer_backward(
+        dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, state, gate, state_scale,
+        gate_scale, reverse, ctx.needs_input_grad[0],
+    )  # fmt: skip
+    none = None
+    return (
+        dx if ctx.needs_input_grad[0] else none, none, dh0, none if c0 is None else dc0, dw_ih,
+        dw_hh, none if b_hh is None else db_ih, none if b_hh is None else db_hh,
+        none if p is None else dp.reshape(p.shape), none, none, none, none, none, none, none,
+    )  # fmt: skip
+
+
+_layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
+
+
+def cell(
+    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    noise: CellNoise,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The pointwise part of one step in one kernel, as :func:`reference.cell` with xi from the seed.
+
+    Returns: the new h, and the new c (of no rows except for the LSTM).
+    """
+    new_h, extra, _ = _cell(a, recurrent, h if kind == "gru" else None, c, p, seed, kind, *_text(noise))
+    return new_h, extra
+
+
+@torch.library.custom_op("noisyact::recurrent_cell", mutates_args=())
+def _cell(
+    a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    call = _cell_call(a, p, seed, kind, _noise(state, gate, state_scale, gate_scale))
+    gates = a.detach().clone(memory_format=torch.contiguous_format)
+    product, h, c = (None if t is None else contiguous(t) for t in (recurrent, h, c))
+    new_h, extra = native.cell_forward(call, gates, product, h, c)
+    return new_h, extra, gates
+
+
+def _cell_call(a: Tensor, p: Tensor | None, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
+    return Call(kind, noise, seed, p, None, a.shape[1] // GATES[kind], torch.tensor([a.shape[0]]))
+
+
+@_cell.register_fake
+def _(a, recurrent, h, c, p, seed, kind, state, gate, state_scale, gate_scale):
+    batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
+    return a.new_empty(batch, hidden), a.new_empty(batch, hidden), a.new_empty(batch, a.shape[1])
+
+
+@torch.library.custom_op("noisyact::recurrent_cell_backward", mutates_args=())
+def _cell_backward(
+    dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
+    seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    call = _cell_call(gates, p, seed, kind, _noise(state, gate, state_scale, gate_scale))
+    carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
+    h, c = (None if t is None else contiguous(t) for t in (h, c))
+    dgates, dp = native.cell_backward(call, gates, extra, h, c, contiguous(dh), carry)
+    return dgates, dp, carry
+
+
+@_cell_backward.register_fake
+def _(dh, dc, gates, extra, h, c, p, seed, kind, state, gate, state_scale, gate_scale):
+    hidden = extra.shape[1]
+    width = 4 * hidden if kind == "gru" else gates.shape[1]
+    return (
+        gates.new_empty(gates.shape[0], width),
+        gates.new_empty(NONLINEARITIES[kind] * hidden),
+        torch.empty_like(extra),
+    )
+
+
+def _keep_cell(ctx: Any, inputs: tuple, output: tuple) -> None:
+    _, _, h, c, p, seed, kind, state, gate, state_scale, gate_scale = inputs
+    _, extra, gates = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(extra, gates, h, c, p, seed, state_scale, gate_scale)
+    ctx.settings = (kind, state, gate)
+
+
+def _differentiate_cell(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
+    extra, gates, h, c, p, seed, state_scale, gate_scale = ctx.saved_tensors
+    kind, state, gate = ctx.settings
+    dh = torch.zeros_like(extra) if dh is None else dh
+    dgates, dp, carry = _cell_backward(
+        dh, dextra if kind == "lstm" else None, gates, extra, h, c, p, seed, kind, state, gate, state_scale, gate_scale
+    )
+    hidden = extra.shape[1]
+    dp = None if p is None else dp.reshape(p.shape)
+    rest = (None,) * 6
+    if kind == "gru":
+        da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
+        return da, dgates[:, : 3 * hidden], carry, None, dp, *rest
+    return dgates, None, None, carry if kind == "lstm" else None, dp, *rest
+
+
+_cell.register_autograd(_differentiate_cell, setup_context=_keep_cell)

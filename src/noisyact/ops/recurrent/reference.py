@@ -1,0 +1,149 @@
+"""Recurrent layers and cells in plain torch, a step at a time: what every fast path must equal.
+
+Rows are those of a PackedSequence: step t has sizes[t] rows, longest sequence first; a rectangular batch is the case of
+equal sizes. Gate order and biases are torch's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisyact import equations
+from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
+from noisyact.schemes import Scheme
+
+__all__ = ["GATES", "NONLINEARITIES", "CellNoise", "cell", "layer"]
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+NONLINEARITIES = {"lstm": 5, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+_SOFT_SIGMOID = Pair(h=torch.sigmoid, u=HARD_SIGMOID.u, x_t=(-2.0, 2.0), limits=(0.0, 1.0))
+_SOFT_TANH = Pair(h=torch.tanh, u=HARD_TANH.u, x_t=(-1.0, 1.0), limits=(-1.0, 1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class CellNoise:
+    """The noise of a cell's two kinds of nonlinearity, as it is in force at a call.
+
+    Args:
+        state: of the tanh (or ReLU); None for none.
+        gate: of the sigmoids.
+        state_scale: its c or sigma, one element.
+        gate_scale: likewise.
+        hard: hard functions; False keeps the soft sigmoid and tanh.
+    """
+
+    state: Scheme | None
+    gate: Scheme | None
+    state_scale: Tensor
+    gate_scale: Tensor
+    hard: bool = True
+
+    def state_pair(self, kind: str) -> HardPair | Pair:
+        """h and u of the tanh, or of the ReLU in a ReLU network."""
+        if kind == "rnn_relu":
+            return RELU
+        return HARD_TANH if self.hard else _SOFT_TANH
+
+    def gate_pair(self) -> HardPair | Pair:
+        """h and u of the sigmoids."""
+        return HARD_SIGMOID if self.hard else _SOFT_SIGMOID
+
+
+def cell(
+    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, xi: Tensor | None,
+    noise: CellNoise,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """One step.
+
+    With sigm and tanh the noisy functions, each with its own p and noise:
+
+    - LSTM: ``i, f, o = sigm(a_i), sigm(a_f), sigm(a_o)``, ``g = tanh(a_g)``, ``c' = f c + i g``, ``h' = o tanh(c')``;
+    - GRU: ``r, z = sigm(a_r + q_r), sigm(a_z + q_z)``, ``n = tanh(a_n + r q_n)``, ``h' = (1 - z) n + z h``;
+    - RNN: ``h' = tanh(a)``, or the noisy ReLU.
+
+    Args:
+        kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
+        a: [B, gates * H], the pre-activations; for the GRU the input's part of them.
+        recurrent: for the GRU q, [B, 3 H], the part of the last h; else None.
+        h: [B, H], the last h (used by the GRU).
+        c: [B, H], the LSTM's last c; else None.
+        p: [nonlinearities, H], or None for 1.
+        xi: [B, nonlinearities, H], or None for the expectation.
+        noise: the schemes.
+
+    Returns: h' and, for the LSTM, c'.
+    """
+
+    def apply(n: int, x: Tensor, pair: HardPair | Pair, scheme: Scheme | None, scale: Tensor) -> Tensor:
+        if scheme is None:
+            return pair.h(x)
+        return equations.phi(x, pair, scheme, scale, 1.0 if p is None else p[n], None if xi is None else xi[:, n])
+
+    def sigm(n: int, x: Tensor) -> Tensor:
+        return apply(n, x, noise.gate_pair(), noise.gate, noise.gate_scale)
+
+    def tanh(n: int, x: Tensor) -> Tensor:
+        return apply(n, x, noise.state_pair(kind), noise.state, noise.state_scale)
+
+    if kind == "lstm":
+        assert c is not None
+        a_i, a_f, a_g, a_o = a.chunk(4, dim=1)
+        c = sigm(1, a_f) * c + sigm(0, a_i) * tanh(2, a_g)
+        return sigm(3, a_o) * tanh(4, c), c
+    if kind == "gru":
+        assert recurrent is not None
+        (a_r, a_z, a_n), (q_r, q_z, q_n) = a.chunk(3, dim=1), recurrent.chunk(3, dim=1)
+        r, z = sigm(0, a_r + q_r), sigm(1, a_z + q_z)
+        n = tanh(2, a_n + r * q_n)
+        return (1 - z) * n + z * h, None
+    return tanh(0, a), None
+
+
+def layer(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor, c: Tensor | None, weights: dict[str, Tensor | None],
+    p: Tensor | None, xi: Tensor | None, noise: CellNoise, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """One layer in one direction.
+
+    Args:
+        kind: as in :func:`cell`.
+        x: [rows, input].
+        sizes: rows at each step.
+        h: [batch, H or projection], the first h.
+        c: [batch, H], the LSTM's first c; else None.
+        weights: w_ih, w_hh, b_ih, b_hh and w_hr; the last three may be None.
+        p: [nonlinearities, H] or None.
+        xi: [rows, nonlinearities, H] or None.
+        noise: the schemes.
+        reverse: from each sequence's end to its beginning.
+
+    Returns: every h, [rows, H or projection]; the last h; the last c.
+    """
+    w_hh, b_hh, w_hr = weights["w_hh"], weights["b_hh"], weights["w_hr"]
+    assert weights["w_ih"] is not None
+    assert w_hh is not None
+    from_input = F.linear(x, weights["w_ih"], weights["b_ih"])
+    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    outputs: list[Tensor] = [x] * len(sizes)
+    for t in reversed(range(len(sizes))) if reverse else range(len(sizes)):
+        now, size = slice(ends[t], ends[t + 1]), sizes[t]
+        # Rows beyond `size` are sequences that have ended, or in reverse not yet begun: they keep what they have.
+        q = F.linear(h[:size], w_hh, b_hh)
+        a = from_input[now] if kind == "gru" else from_input[now] + q
+        new_h, new_c = cell(
+            kind, a, q if kind == "gru" else None, h[:size], None if c is None else c[:size], p,
+            None if xi is None else xi[now], noise,
+        )  # fmt: skip
+        if w_hr is not None:
+            new_h = F.linear(new_h, w_hr)
+        outputs[t] = new_h
+        h = torch.cat([new_h, h[size:]]) if size < len(h) else new_h
+        if c is not None and new_c is not None:
+            c = torch.cat([new_c, c[size:]]) if size < len(c) else new_c
+    return torch.cat(outputs), h, c

@@ -1,0 +1,272 @@
+"""Noisy LSTM, GRU and RNN layers with the interface of nn.LSTM, nn.GRU and nn.RNN."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from noisyact import backends
+from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise
+from noisyact.ops.recurrent.reference import CellNoise
+from noisyact.schemes import NAH, Scheme
+from noisyact.sequences import run_layer
+
+__all__ = ["NoisyGRU", "NoisyLSTM", "NoisyRNN", "NoisyRecurrent"]
+
+
+class NoisyRecurrent(nn.RNNBase):
+    """What the three layers share. Use NoisyLSTM, NoisyGRU or NoisyRNN.
+
+    Parameters, their names, shapes and order, and everything about the arguments and results are nn.RNNBase's; the
+    submodule `noise` holds what is new.
+    """
+
+    def __init__(
+        self, mode: str, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
+        dropout: float, bidirectional: bool, proj_size: int, device: Any, dtype: Any, noise: Scheme | str | None,
+        gate_noise: Scheme | str | None, hard: bool, eval_noise: str, backend: str,
+    ) -> None:  # fmt: skip
+        self.backend = backends.check(backend)
+        super().__init__(
+            mode,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            device,
+            dtype,
+        )
+        self.kind = mode.lower()
+        self.hard = hard
+        self.noise = recurrent_noise(
+            self.kind, noise, gate_noise, self.noise_names(), hidden_size, eval_noise, device, dtype
+        )
+
+    def noise_names(self) -> list[str]:
+        """The names of p in the submodule `noise`, one for each layer and direction."""
+        return [f"p_{suffix}" for suffix in self._suffixes()]
+
+    def _suffixes(self) -> list[str]:
+        directions = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
+
+    def flatten_parameters(self) -> None:
+        """Nothing: there is no cuDNN layout to keep."""
+
+    def reset_parameters(self) -> None:
+        """The weights as torch has them, and the noise as the paper has it."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
+        for name, parameter in self.named_parameters():
+            if not name.startswith("noise."):
+                nn.init.uniform_(parameter, -bound, bound)
+        noise = self._modules.get("noise")
+        if noise is not None:
+            noise.reset_parameters()  # pyright: ignore[reportCallIssue]
+
+    def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As nn.LSTM, nn.GRU or nn.RNN: batched, unbatched or packed input; returns the output and the last state."""
+        packed = input if isinstance(input, PackedSequence) else None
+        x, sizes, unbatched, hx = self._rows(input, hx)
+        h, c = self._first_state(x, sizes, hx, packed)
+        noise, drawn = noise_in_force(self.noise, self.training, self.hard, x)
+        if self.backend == "auto" and not self.hard and self.noise is None:
+            y, h_n, c_n = self._torch_layers(x, sizes, h, c)
+        else:
+            y, h_n, c_n = self._layers(x, sizes, h, c, noise, drawn)
+        return self._finish(y, h_n, c_n, packed, sizes, unbatched)
+
+    def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
+        """The input as rows, [rows, input], with the number of rows at each step."""
+        if isinstance(input, PackedSequence):
+            self.check_input(input.data, input.batch_sizes)
+            return input.data, input.batch_sizes.tolist(), False, hx
+        if not isinstance(input, Tensor):
+            raise TypeError(f"input must be a tensor or a PackedSequence, not {type(input).__name__}")
+        if not input.is_floating_point():
+            raise TypeError(f"input must be real floating point, not {input.dtype}")
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{type(self).__name__}: input must be 2-D or 3-D, not of shape {tuple(input.shape)}")
+        unbatched = input.dim() == 2
+        x = input.unsqueeze(1) if unbatched else input.transpose(0, 1) if self.batch_first else input
+        if x.shape[2] != self.input_size:
+            raise RuntimeError(
+                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[2]}"
+            )
+        if x.shape[0] == 0:
+            raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+        if unbatched and hx is not None:
+            states = hx if isinstance(hx, tuple) else (hx,)
+            if any(s.dim() != 2 for s in states):
+                raise RuntimeError(f"For unbatched 2-D input, hx should be 2-D but got {states[0].dim()}-D")
+            hx = tuple(s.unsqueeze(1) for s in states) if isinstance(hx, tuple) else hx.unsqueeze(1)
+        return x.reshape(-1, x.shape[2]), [x.shape[1]] * x.shape[0], unbatched, hx
+
+    def _first_state(
+        self, x: Tensor, sizes: list[int], hx: Any, packed: PackedSequence | None
+    ) -> tuple[Tensor, Tensor | None]:
+        count, batch = len(self._suffixes()), sizes[0]
+        shapes = [(count, batch, self.proj_size or self.hidden_size)]
+        if self.kind == "lstm":
+            shapes.append((count, batch, self.hidden_size))
+        if hx is None:
+            states = [x.new_zeros(shape) for shape in shapes]
+        else:
+            states = list(hx) if self.kind == "lstm" else [hx]
+            for name, state, shape in zip(("hx[0]", "hx[1]"), states, shapes, strict=False):
+                if tuple(state.shape) != shape:
+                    raise RuntimeError(f"Expected {name} size {shape}, got {list(state.shape)}")
+            order = None if packed is None else packed.sorted_indices
+            states = [state if order is None else state.index_select(1, order) for state in states]
+        return states[0], states[1] if self.kind == "lstm" else None
+
+    def _weights(self, suffix: str) -> dict[str, Tensor | None]:
+        long = {"w_ih": "weight_ih", "w_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh", "w_hr": "weight_hr"}
+        return {short: self._parameters.get(f"{name}_{suffix}") for short, name in long.items()}
+
+    def _layers(
+        self, x: Tensor, sizes: list[int], h: Tensor, c: Tensor | None, noise: CellNoise, drawn: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        last_h, last_c, suffixes = [], [], self._suffixes()
+        directions = 2 if self.bidirectional else 1
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(directions):
+                index = layer * directions + direction
+                y, h_n, c_n = run_layer(
+                    self.kind, x, sizes, h[index], None if c is None else c[index], self._weights(suffixes[index]),
+                    None if self.noise is None else self.noise._parameters.get(f"p_{suffixes[index]}"), noise,
+                    seed=fresh_seed(drawn, x), xi=None, reverse=direction == 1, backend=self.backend,
+                )  # fmt: skip
+                outputs.append(y)
+                last_h.append(h_n)
+                last_c.append(c_n)
+            x = outputs[0] if directions == 1 else torch.cat(outputs, dim=1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = F.dropout(x, self.dropout, self.training)
+        return x, torch.stack(last_h), torch.stack(last_c) if self.kind == "lstm" else None
+
+    def _torch_layers(
+        self, x: Tensor, sizes: list[int], h: Tensor, c: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Soft and without noise: torch's own layer."""
+        function = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
+        state = h if c is None else (h, c)
+        shared = (self._flat_weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
+        if sizes[-1] == sizes[0]:
+            batched = x.reshape(len(sizes), sizes[0], -1)
+            y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        else:
+            y, *states = function[self.kind](x, torch.tensor(sizes), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return y.reshape(len(x), -1), states[0], states[1] if c is not None else None
+
+    def _finish(
+        self, y: Tensor, h: Tensor, c: Tensor | None, packed: PackedSequence | None, sizes: list[int], unbatched: bool
+    ) -> Any:
+        if packed is not None:
+            output = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+            if packed.unsorted_indices is not None:
+                h = h.index_select(1, packed.unsorted_indices)
+                c = None if c is None else c.index_select(1, packed.unsorted_indices)
+        else:
+            output = y.reshape(len(sizes), sizes[0], -1)
+            if unbatched:
+                output, h, c = output.squeeze(1), h.squeeze(1), None if c is None else c.squeeze(1)
+            elif self.batch_first:
+                output = output.transpose(0, 1)
+        return output, h if c is None else (h, c)
+
+    def extra_repr(self) -> str:
+        """torch's, and what differs from the default here."""
+        parts = [super().extra_repr()]
+        if not self.hard:
+            parts.append("hard=False")
+        if self.backend != "auto":
+            parts.append(f"backend={self.backend!r}")
+        return ", ".join(parts)
+
+
+class NoisyLSTM(NoisyRecurrent):
+    """nn.LSTM with hard, noisy gates.
+
+    ``i, f, o = sigm(.), sigm(.), sigm(.)``, ``g = tanh(.)``, ``c' = f c + i g``, ``h' = o tanh(c')``, each of the five
+    nonlinearities with its own learned p for each unit and fresh noise for each unit, example and step.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as in
+            nn.LSTM, in its order.
+        noise: a scheme, its text, or None for hard gates without noise.
+        gate_noise: the scheme of the sigmoids, when it differs.
+        hard: False keeps the soft sigmoid and tanh; with ``noise=None`` that is nn.LSTM exactly.
+        eval_noise: "expectation", "hard" or "sample", as in NoisyActivation.
+        backend: "auto", or "reference", "cpu", "triton" to force one; see backend_info.
+
+    An nn.LSTM checkpoint loads with ``strict=True``; one of ours without its `noise.` entries loads into nn.LSTM.
+
+    >>> lstm = NoisyLSTM(10, 20, num_layers=2, noise="nah")
+    >>> output, (h, c) = lstm(torch.randn(5, 3, 10))
+    >>> output.shape, h.shape
+    (torch.Size([5, 3, 20]), torch.Size([2, 3, 20]))
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None, *,
+        noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device,
+            dtype, noise, gate_noise, hard, eval_noise, backend,
+        )  # fmt: skip
+
+
+class NoisyGRU(NoisyRecurrent):
+    """nn.GRU with hard, noisy gates: three nonlinearities, r, z and the candidate n. Args: as :class:`NoisyLSTM`.
+
+    >>> output, h = NoisyGRU(10, 20, batch_first=True, noise="nan:c=0.3")(torch.randn(3, 5, 10))
+    >>> output.shape, h.shape
+    (torch.Size([3, 5, 20]), torch.Size([1, 3, 20]))
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
+        noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype,
+            noise, gate_noise, hard, eval_noise, backend,
+        )  # fmt: skip
+
+
+class NoisyRNN(NoisyRecurrent):
+    """nn.RNN with a hard, noisy tanh, or a noisy ReLU. Args: as nn.RNN, then as :class:`NoisyLSTM`.
+
+    >>> output, h = NoisyRNN(10, 20, noise="nanis")(torch.randn(5, 3, 10))
+    >>> output.shape
+    torch.Size([5, 3, 20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
+        dtype: Any = None, *, noise: Scheme | str | None = NAH(), hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity={nonlinearity!r}: allowed are 'tanh', 'relu'")
+        super().__init__(
+            f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
+            bidirectional, 0, device, dtype, noise, None, hard, eval_noise, backend,
+        )  # fmt: skip
+        self.nonlinearity = nonlinearity

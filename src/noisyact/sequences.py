@@ -1,0 +1,193 @@
+"""Recurrent layers and cells as functions: one layer in one direction, or one step, noise and all as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from noisyact import backends
+from noisyact.noise import draw_seed, recurrent_normal
+from noisyact.ops.activation.reference import working_dtype
+from noisyact.ops.recurrent import op, reference
+from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layer"]
+
+
+def run_layer(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor, c: Tensor | None, weights: dict[str, Tensor | None],
+    p: Tensor | None, noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, backend: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """One layer in one direction over packed rows, by the backend that can; :func:`reference.layer` has the shapes.
+
+    Noise: xi if given, else of the seed, else the expectation.
+    """
+    dtype = working_dtype(x.dtype)
+    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights["w_hr"] is not None)
+    if path == "cpu" and xi is not None:
+        if backend == "cpu":
+            raise RuntimeError("backend='cpu' cannot run this: xi is given, and the kernel takes a seed")
+        path = "reference"
+    wide = {name: None if w is None else w.to(dtype) for name, w in weights.items()}
+    wide_x, wide_h, wide_c = x.to(dtype), h.to(dtype), None if c is None else c.to(dtype)
+    wide_p = None if p is None else p.to(dtype)
+    if path == "cpu":
+        assert wide["w_ih"] is not None
+        assert wide["w_hh"] is not None
+        y, h_n, c_n = op.layer(
+            kind, wide_x, torch.tensor(sizes, dtype=torch.int64), wide_h, wide_c, wide["w_ih"], wide["w_hh"],
+            wide["b_ih"], wide["b_hh"], wide_p, seed, noise, reverse,
+        )  # fmt: skip
+    else:
+        count, hidden = NONLINEARITIES[kind], _hidden(kind, weights)
+        if xi is None and seed is not None:
+            steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
+            rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
+            xi = recurrent_normal(seed, steps, rows, count, hidden)
+        y, h_n, c_n = reference.layer(
+            kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
+            None if xi is None else xi.to(dtype), noise, reverse,
+        )  # fmt: skip
+    return y.to(x.dtype), h_n.to(x.dtype), c_n.to(x.dtype) if kind == "lstm" and c_n is not None else None
+
+
+def _hidden(kind: str, weights: dict[str, Tensor | None]) -> int:
+    w_ih = weights["w_ih"]
+    assert w_ih is not None
+    return w_ih.shape[0] // reference.GATES[kind]
+
+
+def run_cell(
+    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, noise: CellNoise, *,
+    seed: Tensor | None, xi: Tensor | None, backend: str,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The pointwise part of one step by the backend that can; :func:`reference.cell` has the shapes."""
+    dtype = working_dtype(a.dtype)
+    path = backends.choose(backend, a.device, a.dtype, noise.hard, projection=False)
+    if path == "cpu" and xi is not None:
+        path = "reference"
+    wide_a, wide_h = a.to(dtype), h.to(dtype)
+    wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
+    if path == "cpu":
+        new_h, new_c = op.cell(kind, wide_a, wide_q, wide_h, wide_c, wide_p, seed, noise)
+    else:
+        count, hidden = NONLINEARITIES[kind], a.shape[1] // reference.GATES[kind]
+        if xi is None and seed is not None:
+            rows = torch.arange(len(a), device=a.device)
+            xi = recurrent_normal(seed, torch.zeros_like(rows), rows, count, hidden)
+        new_h, new_c = reference.cell(
+            kind, wide_a, wide_q, wide_h, wide_c, None if wide_p is None else wide_p.reshape(count, hidden),
+            None if xi is None else xi.to(dtype), noise,
+        )  # fmt: skip
+    return new_h.to(a.dtype), new_c.to(a.dtype) if kind == "lstm" and new_c is not None else None
+
+
+def _one_layer(
+    kind: str, x: Tensor, h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+    b_hh: Tensor | None, noise: Scheme | str | None, gate_noise: Scheme | str | None, p: Tensor | None,
+    xi: Tensor | None, seed: Tensor | None, training: bool, hard: bool, reverse: bool, backend: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    if x.dim() != 3:
+        raise ValueError(f"x must be [steps, batch, input], not of shape {tuple(x.shape)}")
+    steps, batch, hidden, count = x.shape[0], x.shape[1], w_hh.shape[1], NONLINEARITIES[kind]
+    state, gate = (None if s is None else scheme(s) for s in (noise, noise if gate_noise is None else gate_noise))
+    if xi is not None and xi.shape != (steps, batch, count, hidden):
+        raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
+    if training and xi is None and seed is None and (state is not None or gate is not None):
+        seed = draw_seed(x.device)
+    scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
+    first = [x.new_zeros(batch, hidden) if s is None else s for s in (h, c)]
+    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    y, h_n, c_n = run_layer(
+        kind, x.reshape(steps * batch, -1), [batch] * steps, first[0], first[1] if kind == "lstm" else None, weights, p,
+        CellNoise(state, gate, *scales, hard=hard), seed=seed if training else None,
+        xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden), reverse=reverse,
+        backend=backends.check(backend),
+    )  # fmt: skip
+    return y.reshape(steps, batch, -1), h_n, c_n
+
+
+def noisy_lstm(
+    x: Tensor, hx: tuple[Tensor, Tensor] | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None, *, noise: Scheme | str | None = "nah", gate_noise: Scheme | str | None = None,
+    p: Tensor | None = None, xi: Tensor | None = None, seed: Tensor | None = None, training: bool = True,
+    hard: bool = True, reverse: bool = False, backend: str = "auto",
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One noisy LSTM layer in one direction.
+
+    ``i, f, o = sigm(a_i), sigm(a_f), sigm(a_o)``, ``g = tanh(a_g)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
+    ``a = W_ih x + b_ih + W_hh h + b_hh`` in torch's gate order; each of the five nonlinearities has its own p and noise.
+
+    Args:
+        x: [steps, batch, input].
+        hx: the first h and c, each [batch, H]; None for zeros.
+        w_ih: [4 H, input].
+        w_hh: [4 H, H].
+        b_ih: [4 H] or None.
+        b_hh: [4 H] or None.
+        noise: the scheme of the tanhs, or its text, or None.
+        gate_noise: that of the sigmoids, when it differs.
+        p: [5 H], in the order i, f, g, o, and the tanh of c; None for 1.
+        xi: the noise, [steps, batch, 5, H], instead of a draw.
+        seed: one int64 that stands for the whole of xi.
+        training: False gives the expectation.
+        hard: False keeps the soft sigmoid and tanh.
+        reverse: from the last step to the first.
+        backend: "auto", "reference", "cpu" or "triton".
+
+    Returns: every h, [steps, batch, H], and the last h and c.
+
+    >>> x, w = torch.randn(7, 3, 4), torch.randn(4 * 5, 5)
+    >>> y, (h, c) = noisy_lstm(x, None, torch.randn(4 * 5, 4), w, noise="nah")
+    >>> y.shape, h.shape
+    (torch.Size([7, 3, 5]), torch.Size([3, 5]))
+    """
+    h, c = (None, None) if hx is None else hx
+    y, h_n, c_n = _one_layer(
+        "lstm", x, h, c, w_ih, w_hh, b_ih, b_hh, noise, gate_noise, p, xi, seed, training, hard, reverse, backend
+    )
+    assert c_n is not None
+    return y, (h_n, c_n)
+
+
+def noisy_gru(
+    x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None, *,
+    noise: Scheme | str | None = "nah", gate_noise: Scheme | str | None = None, p: Tensor | None = None,
+    xi: Tensor | None = None, seed: Tensor | None = None, training: bool = True, hard: bool = True,
+    reverse: bool = False, backend: str = "auto",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One noisy GRU layer in one direction, as :func:`noisy_lstm` with three gates and p of [3 H], order r, z, n.
+
+    ``r, z = sigm(.), sigm(.)``, ``n = tanh(W_in x + b_in + r (W_hn h + b_hn))``, ``h' = (1 - z) n + z h``.
+
+    >>> y, h = noisy_gru(torch.randn(7, 3, 4), None, torch.randn(15, 4), torch.randn(15, 5))
+    >>> y.shape, h.shape
+    (torch.Size([7, 3, 5]), torch.Size([3, 5]))
+    """
+    y, h_n, _ = _one_layer(
+        "gru", x, hx, None, w_ih, w_hh, b_ih, b_hh, noise, gate_noise, p, xi, seed, training, hard, reverse, backend
+    )
+    return y, h_n
+
+
+def noisy_rnn(
+    x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None, *,
+    nonlinearity: str = "tanh", noise: Scheme | str | None = "nah", p: Tensor | None = None, xi: Tensor | None = None,
+    seed: Tensor | None = None, training: bool = True, hard: bool = True, reverse: bool = False, backend: str = "auto",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One noisy RNN layer in one direction: ``h' = tanh(W_ih x + b_ih + W_hh h + b_hh)``, or the noisy ReLU; p is [H].
+
+    >>> y, h = noisy_rnn(torch.randn(7, 3, 4), None, torch.randn(5, 4), torch.randn(5, 5))
+    >>> y.shape, h.shape
+    (torch.Size([7, 3, 5]), torch.Size([3, 5]))
+    """
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity={nonlinearity!r}: allowed are 'tanh', 'relu'")
+    y, h_n, _ = _one_layer(
+        f"rnn_{nonlinearity}", x, hx, None, w_ih, w_hh, b_ih, b_hh, noise, None, p, xi, seed, training, hard, reverse,
+        backend,
+    )  # fmt: skip
+    return y, h_n
