@@ -11,7 +11,22 @@ from torch import nn
 from torch.nn.utils import spectral_norm
 from torch.nn.utils.parametrizations import weight_norm
 
-from noisyact import HardPair, NoisyActivation, NoisyHardSigmoid, NoisyHardTanh, denoisify, noise_parameters, noisify
+from noisyact import (
+    HardPair,
+    NoisyActivation,
+    NoisyGRU,
+    NoisyGRUCell,
+    NoisyHardSigmoid,
+    NoisyHardTanh,
+    NoisyLSTM,
+    NoisyLSTMCell,
+    NoisyRNN,
+    NoisyRNNCell,
+    denoisify,
+    noise_parameters,
+    noisify,
+)  # fmt: skip
+from noisyact.cell_noise import RecurrentNoise
 
 
 class Layer(nn.Module):
@@ -102,7 +117,8 @@ MODELS = {
         lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Flatten()),
         ["2"],
     ),
-    "LSTM inside": (Recurrent, ["head.1"]),
+    "LSTM inside": (Recurrent, ["lstm", "head.1"]),
+    "the model is a GRU cell": (lambda: nn.GRUCell(4, 4), [""]),
     "transformer layer": (lambda: nn.TransformerEncoderLayer(4, 2, 8, activation=nn.Tanh()), ["activation"]),
     "transformer layer with a function": (lambda: nn.TransformerEncoderLayer(4, 2, 8), []),
     "nothing saturates": (lambda: small(nn.ReLU(), nn.GELU()), []),
@@ -118,6 +134,13 @@ MODELS = {
     "weight norm": (lambda: nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.Tanh()), ["1"]),
     "used spectral norm": (used_spectral_norm, ["1"]),
 }
+
+
+NOISY = {
+    nn.Tanh: NoisyHardTanh, nn.Hardtanh: NoisyHardTanh, nn.Sigmoid: NoisyHardSigmoid, nn.Hardsigmoid: NoisyHardSigmoid,
+    nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN, nn.LSTMCell: NoisyLSTMCell, nn.GRUCell: NoisyGRUCell,
+    nn.RNNCell: NoisyRNNCell,
+}  # fmt: skip
 
 
 def eval_output(model: nn.Module) -> torch.Tensor:
@@ -139,14 +162,13 @@ def types_of(model):
 
 
 def check_noisy(noisy, names, types, flags, parameters):
-    found = {name for name, module in noisy.named_modules() if isinstance(module, NoisyActivation)}
-    assert found == set(names)
-    converted = types_of(noisy)
+    converted = {name: kind for name, kind in types_of(noisy).items() if kind is not RecurrentNoise}
+    unique = {name for name, _ in noisy.named_modules()}
+    assert {name for name, kind in converted.items() if kind in NOISY.values()} & unique == set(names)
     assert converted.keys() == types.keys()
     for name, kind in converted.items():
-        expected = {nn.Tanh: NoisyHardTanh, nn.Hardtanh: NoisyHardTanh}.get(types[name], NoisyHardSigmoid)
-        assert kind is (expected if issubclass(kind, NoisyActivation) else types[name])
-    assert flags_of(noisy) == flags
+        assert kind is (NOISY[types[name]] if kind in NOISY.values() else types[name])
+    assert {name: flag for name, flag in flags_of(noisy).items() if name in flags} == flags
     now = dict(noisy.named_parameters(remove_duplicate=False))
     assert all(now[name] is parameter for name, parameter in parameters.items())
     new = [now[name] for name in now.keys() - parameters.keys()]

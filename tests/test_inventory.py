@@ -7,8 +7,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
 
-from noisyact import NoisyHardTanh, NoisyReLU, inventory, noisify
+from noisyact import (
+    NoisyGRU,
+    NoisyGRUCell,
+    NoisyHardTanh,
+    NoisyLSTM,
+    NoisyLSTMCell,
+    NoisyReLU,
+    NoisyRNN,
+    NoisyRNNCell,
+    inventory,
+    noisify,
+)  # fmt: skip
 from noisyact.inventory import Found
 
 SOURCE = '''\
@@ -123,6 +135,32 @@ def test_noisy_modules_are_noisy_and_nothing_else(noise):
         assert found.complete
 
 
+RECURRENT = [NoisyLSTM, NoisyGRU, NoisyRNN, NoisyLSTMCell, NoisyGRUCell, NoisyRNNCell]
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers_and_cells(kind, backend):
+    """Listed once, as one thing, whatever functions the path taken calls inside."""
+    for hard in (True, False):
+        model = nn.Sequential(kind(4, 4, noise="nah", hard=hard, backend=backend))
+        for found in (inventory(model), inventory(model, torch.ones(2, 4))):
+            assert found.noisy == (Found("0", kind.__name__),)
+            assert found.complete
+        model = nn.Sequential(kind(4, 4, noise=None, hard=hard, backend=backend))
+        for found in (inventory(model), inventory(model, torch.ones(2, 4))):
+            assert found.saturating == (Found("0", kind.__name__),)
+            assert (found.noisy, found.calls) == ((), ())
+
+
+@pytest.mark.parametrize("kind", [NoisyRNN, NoisyRNNCell])
+def test_a_recurrent_rectifier_is_noisy_or_nothing(kind):
+    assert inventory(kind(4, 4, nonlinearity="relu", noise="nah")).noisy == (Found("", kind.__name__),)
+    without = inventory(kind(4, 4, nonlinearity="relu", noise=None), torch.ones(2, 4))
+    assert without.complete
+    assert without.noisy == ()
+
+
 class Block(nn.Module):
     def __init__(self, activation=torch.tanh):
         super().__init__()
@@ -207,17 +245,27 @@ def test_the_model_and_the_generator_stay_as_they_were(fail):
 
 
 def test_prints_as_a_table():
-    model = noisify(nn.Sequential(nn.Tanh(), nn.LSTM(4, 4)))
+    model = noisify(nn.Sequential(nn.Tanh(), nn.LSTM(4, 4), nn.Softsign()))
     assert str(inventory(model)).splitlines() == [
         "what        module  type           where",
         "noisy       0       NoisyHardTanh",
-        "saturating  1       LSTM",
+        "noisy       1       NoisyLSTM",
+        "saturating  2       Softsign",
     ]
     assert str(inventory(nn.Tanh())).splitlines()[1].split() == ["saturating", "(the", "model)", "Tanh"]
     assert str(inventory(nn.ReLU())) == "nothing noisy and nothing saturating"
     call = str(inventory(nn.Sequential(Block(F.gelu), OwnCall()), torch.ones(2, 4))).splitlines()[1].split()
     assert call[:3] == ["call", "1", "torch.sigmoid"]
     assert call[3].startswith("test_inventory.py:")
+
+
+class OwnLSTM(nn.LSTM):
+    """A subclass may compute something else: conversion must not touch it."""
+
+
+def pruned_lstm():
+    """An LSTM whose weight is computed at every call from parameters of other names."""
+    return prune.identity(nn.LSTM(4, 4), "weight_hh_l0")
 
 
 class OwnCall(nn.Module):
@@ -232,7 +280,7 @@ def test_wrong_model(wrong):
 
 
 def test_strict_passes_when_nothing_saturating_remains():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid(), nn.ReLU(), Block(F.gelu))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid(), nn.ReLU(), Block(F.gelu), nn.LSTM(4, 4))
     assert inventory(noisify(model, strict=True)).complete
 
 
@@ -241,7 +289,8 @@ def test_strict_passes_when_nothing_saturating_remains():
     [
         (OwnCall(), "torch.sigmoid.*test_inventory.py:"),
         (Block(torch.tanh), "torch.tanh"),
-        (nn.LSTM(4, 4), "LSTM"),
+        (OwnLSTM(4, 4), "OwnLSTM"),
+        (pruned_lstm(), "LSTM"),
         (nn.Hardtanh(1.0, 2.0), "Hardtanh"),
         (OwnSigmoid(), "OwnSigmoid"),
         (nn.ReLU6(), "ReLU6"),

@@ -62,7 +62,9 @@ class NoisyCell(nn.RNNCellBase):
         noise, drawn = noise_in_force(self.noise, self.training, self.hard, rows)
         if not drawn:
             xi = None
-        a, q = F.linear(rows, self.weight_ih, self.bias_ih), F.linear(h, self.weight_hh, self.bias_hh)
+        # Back to the input's type: autocast makes the products half precision, and c must not be carried in that.
+        a = F.linear(rows, self.weight_ih, self.bias_ih).to(rows.dtype)
+        q = F.linear(h, self.weight_hh, self.bias_hh).to(rows.dtype)
         separate = self.kind == "gru"
         new_h, new_c = run_cell(
             self.kind, a if separate else a + q, q if separate else None, h, c if self.kind == "lstm" else None,
@@ -84,6 +86,7 @@ class NoisyCell(nn.RNNCellBase):
 class NoisyLSTMCell(NoisyCell):
     """nn.LSTMCell with hard, noisy gates. Args: as nn.LSTMCell, then as NoisyLSTM.
 
+    >>> import torch
     >>> cell = NoisyLSTMCell(10, 20, noise="nah")
     >>> h, c = cell(torch.randn(3, 10))
     >>> h, c = cell(torch.randn(3, 10), (h, c), xi=torch.randn(3, 5, 20))
@@ -113,6 +116,7 @@ class NoisyLSTMCell(NoisyCell):
 class NoisyGRUCell(NoisyCell):
     """nn.GRUCell with hard, noisy gates. Args: as nn.GRUCell, then as NoisyLSTM.
 
+    >>> import torch
     >>> NoisyGRUCell(10, 20)(torch.randn(3, 10), torch.zeros(3, 20)).shape
     torch.Size([3, 20])
     """
@@ -134,6 +138,7 @@ class NoisyGRUCell(NoisyCell):
 class NoisyRNNCell(NoisyCell):
     """nn.RNNCell with a hard, noisy tanh, or a noisy ReLU. Args: as nn.RNNCell, then as NoisyLSTM.
 
+    >>> import torch
     >>> NoisyRNNCell(10, 20, nonlinearity="relu")(torch.randn(10)).shape
     torch.Size([20])
     """

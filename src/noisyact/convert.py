@@ -72,7 +72,7 @@ def noisify(
     made: dict[nn.Module, nn.Module] = {}
 
     def make(old: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
-        recurrent = type(old) in RECURRENT and is_saturating(old)
+        recurrent = _has_noisy_version(old)
         if not (recurrent or pair_of(old)) or not (filter_fn is None or filter_fn(counterparts[old], name)):
             return None
         if recurrent:
@@ -146,6 +146,19 @@ def _noisy_activation(
     if isinstance(old, (nn.Sigmoid, nn.Hardsigmoid)):
         return NoisyHardSigmoid(gate_noise, device=device, dtype=dtype, eval_noise=eval_noise, slope=pair.slope)
     return NoisyHardTanh(noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high)
+
+
+def _has_noisy_version(module: nn.Module) -> bool:
+    """Whether it is a saturating recurrent layer or cell of torch's that holds the weights it computes with.
+
+    Weight normalisation and pruning put other parameters in their place and recompute the weights at every call.
+    """
+    if type(module) not in RECURRENT or not is_saturating(module):
+        return False
+    assert isinstance(module, (nn.RNNBase, nn.RNNCellBase))
+    cell = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    names = [name for layer in module._all_weights for name in layer] if isinstance(module, nn.RNNBase) else cell
+    return set(names) == module._parameters.keys()
 
 
 def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noise: str) -> nn.Module:

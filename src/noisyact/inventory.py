@@ -80,7 +80,7 @@ def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
             continue  # the layer or cell that it belongs to is listed
         if _is_noisy(module):
             noisy.append(Found(name, type(module).__name__))
-        elif is_saturating(module) or isinstance(module, (NoisyRecurrent, NoisyCell)):
+        elif _saturates(module):
             saturating.append(Found(name, type(module).__name__))
     calls = _run_calls(model, inputs, keywords) if inputs or keywords else _source_calls(model)
     return Inventory(tuple(noisy), tuple(saturating), tuple(calls))
@@ -90,6 +90,11 @@ def _is_noisy(module: nn.Module) -> bool:
     if isinstance(module, (NoisyRecurrent, NoisyCell)):
         return module.noise is not None
     return isinstance(module, NoisyModule)
+
+
+def _saturates(module: nn.Module) -> bool:
+    """Also the recurrent layers and cells here that were made without noise."""
+    return is_saturating(module) or (isinstance(module, (NoisyRecurrent, NoisyCell)) and module.kind != "rnn_relu")
 
 
 def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> list[Found]:
@@ -131,7 +136,7 @@ class _CallWatcher(TorchFunctionMode):
         name = FUNCTIONS.get(func)
         if name is not None:
             path, module = self.stack[-1] if self.stack else ("", None)
-            if module is None or not (_is_noisy(module) or is_saturating(module)):
+            if module is None or not (_is_noisy(module) or _saturates(module)):
                 self.found.append(Found(path, name, _caller()))
         return func(*args, **(kwargs or {}))
 
@@ -164,7 +169,7 @@ def _caller() -> str:
 def _source_calls(model: nn.Module) -> list[Found]:
     found = []
     for name, module in model.named_modules():
-        if _is_noisy(module) or is_saturating(module):
+        if _is_noisy(module) or _saturates(module):
             continue
         for attribute, value in vars(module).items():
             if isinstance(value, Callable) and isinstance(value, Hashable) and value in FUNCTIONS:

@@ -104,10 +104,12 @@ class NoisyRecurrent(nn.RNNBase):
         if x.shape[0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         if unbatched and hx is not None:
-            states = hx if isinstance(hx, tuple) else (hx,)
-            if any(s.dim() != 2 for s in states):
-                raise RuntimeError(f"For unbatched 2-D input, hx should be 2-D but got {states[0].dim()}-D")
-            hx = tuple(s.unsqueeze(1) for s in states) if isinstance(hx, tuple) else hx.unsqueeze(1)
+            states = hx if isinstance(hx, (tuple, list)) else (hx,)
+            wrong = [s.dim() for s in states if isinstance(s, Tensor) and s.dim() != 2]
+            if wrong:
+                raise RuntimeError(f"For unbatched 2-D input, hx should be 2-D but got {wrong[0]}-D")
+            states = tuple(s.unsqueeze(1) if isinstance(s, Tensor) else s for s in states)
+            hx = states if isinstance(hx, (tuple, list)) else states[0]
         return x.reshape(-1, x.shape[2]), [x.shape[1]] * x.shape[0], unbatched, hx
 
     def _first_state(
@@ -120,7 +122,10 @@ class NoisyRecurrent(nn.RNNBase):
         if hx is None:
             states = [x.new_zeros(shape) for shape in shapes]
         else:
-            states = list(hx) if self.kind == "lstm" else [hx]
+            states = list(hx) if isinstance(hx, (tuple, list)) and self.kind == "lstm" else [hx]
+            if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
+                wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
+                raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")
             for name, state, shape in zip(("hx[0]", "hx[1]"), states, shapes, strict=False):
                 if tuple(state.shape) != shape:
                     raise RuntimeError(f"Expected {name} size {shape}, got {list(state.shape)}")
@@ -162,11 +167,11 @@ class NoisyRecurrent(nn.RNNBase):
         state = h if c is None else (h, c)
         shared = (self._flat_weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
         if sizes[-1] == sizes[0]:
-            batched = x.reshape(len(sizes), sizes[0], -1)
+            batched = x.reshape(len(sizes), sizes[0], x.shape[1])
             y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]
         else:
             y, *states = function[self.kind](x, torch.tensor(sizes), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        return y.reshape(len(x), -1), states[0], states[1] if c is not None else None
+        return y.reshape(len(x), y.shape[-1]), states[0], states[1] if c is not None else None
 
     def _finish(
         self, y: Tensor, h: Tensor, c: Tensor | None, packed: PackedSequence | None, sizes: list[int], unbatched: bool
@@ -177,7 +182,7 @@ class NoisyRecurrent(nn.RNNBase):
                 h = h.index_select(1, packed.unsorted_indices)
                 c = None if c is None else c.index_select(1, packed.unsorted_indices)
         else:
-            output = y.reshape(len(sizes), sizes[0], -1)
+            output = y.reshape(len(sizes), sizes[0], y.shape[1])
             if unbatched:
                 output, h, c = output.squeeze(1), h.squeeze(1), None if c is None else c.squeeze(1)
             elif self.batch_first:
@@ -192,6 +197,15 @@ class NoisyRecurrent(nn.RNNBase):
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
         return ", ".join(parts)
+
+
+def _described(hx: Any) -> str:
+    parts = [type(part).__name__ for part in hx] if isinstance(hx, (tuple, list)) else []
+    return (
+        f"{type(hx).__name__} of {', '.join(parts) or 'nothing'}"
+        if isinstance(hx, (tuple, list))
+        else type(hx).__name__
+    )
 
 
 class NoisyLSTM(NoisyRecurrent):

@@ -2,10 +2,12 @@
  *
  * out[r][v] = sum over k of left[r][k * step] * packed[k][v] for up to ROWS rows and up to 4 vectors v. The weights of such a
  * column block are packed as [k][columns][LANES], so that the inner loop reads them in order. Rows are pointers: they
- * need not be neighbours.
+ * need not be neighbours. If all are NULL, they are zeros.
  */
 #ifndef NOISYACT_GEMM_H
 #define NOISYACT_GEMM_H
+
+#include <stddef.h>
 
 #include "simd.h"
 
@@ -56,12 +58,42 @@ INLINE void multiply_columns(int rows, const int columns, const float *const *le
 
 static void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
                           int64_t depth, floats out[ROWS][COLUMNS]) {
+    int nothing = 1;
+    for (int r = 0; r < rows; r++) nothing &= left[r] == NULL;
+    if (nothing) {
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < columns; v++) out[r][v] = every(0.0f);
+        return;
+    }
     switch (columns) {
     case 1: multiply_columns(rows, 1, left, step, packed, depth, out); break;
     case 2: multiply_columns(rows, 2, left, step, packed, depth, out); break;
     case 3: multiply_columns(rows, 3, left, step, packed, depth, out); break;
     case 4: multiply_columns(rows, 4, left, step, packed, depth, out); break;
     }
+}
+
+/* A square of LANES vectors turned over its diagonal: halves, quarters and so on change places. */
+INLINE void transpose(floats rows[LANES]) {
+    for (int s = 1; s < LANES; s *= 2)
+        for (int i = 0; i < LANES; i++)
+            if (!(i & s)) {
+                floats a = rows[i], b = rows[i + s];
+#if defined(__GNUC__) && !defined(__clang__)
+                ints low, high;
+                for (int j = 0; j < LANES; j++) {
+                    low[j] = j & s ? LANES + j - s : j;
+                    high[j] = j & s ? LANES + j : j + s;
+                }
+                rows[i] = __builtin_shuffle(a, b, low);
+                rows[i + s] = __builtin_shuffle(a, b, high);
+#else
+                for (int j = 0; j < LANES; j++) {
+                    rows[i][j] = j & s ? b[j - s] : a[j];
+                    rows[i + s][j] = j & s ? b[j] : a[j + s];
+                }
+#endif
+            }
 }
 
 /* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be. */

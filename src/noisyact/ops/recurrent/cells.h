@@ -95,12 +95,12 @@ INLINE floats draw_out(const cell *c, place at, floats state) {
     return xi[0];
 }
 
-INLINE void lstm_forward(const cell *c, place at, const floats *product, float *gates, const float *before_c,
-                         float *now_c, float *h) {
+INLINE void lstm_forward(const cell *c, place at, const floats *product, const floats *from_input, float *gates,
+                         const float *before_c, float *now_c, float *h) {
     floats xi[4] = {{0}}, a[4];
     for (int n = 0; n < 4; n++) {
-        a[n] = product[n] + load_units(c, gates + n * c->hidden, at.unit);
-        store_units(c, gates + n * c->hidden, at.unit, a[n]);
+        a[n] = product[n] + from_input[n];
+        if (gates) store_units(c, gates + n * c->hidden, at.unit, a[n]);
     }
     draw_gates(c, at, a, xi);
     floats i = noisy(c, &c->gate, 0, at.unit, a[0], xi[0]), f = noisy(c, &c->gate, 1, at.unit, a[1], xi[1]);
@@ -129,21 +129,22 @@ INLINE void lstm_backward(const cell *c, place at, floats dh, const float *gates
 }
 
 /* r, z and the candidate n; `recurrent` keeps W_hn h + b_hn for backward. */
-INLINE void gru_forward(const cell *c, place at, const floats *product, float *gates, const float *before_h,
-                        float *recurrent, float *h) {
+INLINE void gru_forward(const cell *c, place at, const floats *product, const floats *from_input, float *gates,
+                        const float *before_h, float *recurrent, float *h) {
     floats xi[4] = {{0}}, q = product[2];
     if (c->bias) q += load_units(c, c->bias, at.unit);
-    store_units(c, recurrent, at.unit, q);
-    floats a_r = product[0] + load_units(c, gates, at.unit);
-    floats a_z = product[1] + load_units(c, gates + c->hidden, at.unit);
+    floats a_r = product[0] + from_input[0], a_z = product[1] + from_input[1];
     draw(c, at, 0, wants(&c->gate, a_r) || wants(&c->gate, a_z), 0, xi);
     floats r = noisy(c, &c->gate, 0, at.unit, a_r, xi[0]), z = noisy(c, &c->gate, 1, at.unit, a_z, xi[1]);
-    floats a_n = load_units(c, gates + 2 * c->hidden, at.unit) + r * q;
+    floats a_n = from_input[2] + r * q;
     draw(c, at, 0, 0, wants(&c->state, a_n), xi);
     floats n = noisy(c, &c->state, 2, at.unit, a_n, xi[2]);
-    store_units(c, gates, at.unit, a_r);
-    store_units(c, gates + c->hidden, at.unit, a_z);
-    store_units(c, gates + 2 * c->hidden, at.unit, a_n);
+    if (gates) {
+        store_units(c, recurrent, at.unit, q);
+        store_units(c, gates, at.unit, a_r);
+        store_units(c, gates + c->hidden, at.unit, a_z);
+        store_units(c, gates + 2 * c->hidden, at.unit, a_n);
+    }
     store_units(c, h, at.unit, n + z * (load_units(c, before_h, at.unit) - n));
 }
 
@@ -166,18 +167,20 @@ INLINE void gru_backward(const cell *c, place at, floats dh, const float *gates,
     store_units(c, carry, at.unit, dh * z);
 }
 
-/* `count` vectors of units: one for an LSTM or a GRU, whose gates fill the product's columns; several for an RNN. */
-INLINE void cell_forward(const cell *c, place at, int count, const floats *product, float *gates, const float *before_h,
-                         const float *before_c, float *extra, float *h) {
+/* `count` vectors of units: one for an LSTM or a GRU, whose gates fill the columns of the products; several for an RNN.
+ * product and from_input: the recurrent part and the input's part of the pre-activations. gates: the row that keeps them
+ * for backward, or NULL. */
+INLINE void cell_forward(const cell *c, place at, int count, const floats *product, const floats *from_input,
+                         float *gates, const float *before_h, const float *before_c, float *extra, float *h) {
     if (c->kind == LSTM) {
-        lstm_forward(c, at, product, gates, before_c, extra, h);
+        lstm_forward(c, at, product, from_input, gates, before_c, extra, h);
     } else if (c->kind == GRU) {
-        gru_forward(c, at, product, gates, before_h, extra, h);
+        gru_forward(c, at, product, from_input, gates, before_h, extra, h);
     } else {
         for (int v = 0; v < count; v++, at.unit += LANES) {
-            floats xi[4] = {{0}}, a = product[v] + load_units(c, gates, at.unit);
+            floats xi[4] = {{0}}, a = product[v] + from_input[v];
             draw(c, at, 0, wants(&c->state, a), 0, xi);
-            store_units(c, gates, at.unit, a);
+            if (gates) store_units(c, gates, at.unit, a);
             store_units(c, h, at.unit, noisy(c, &c->state, 0, at.unit, a, xi[0]));
         }
     }

@@ -19,6 +19,7 @@ typedef struct {
     int64_t batch;
     const int64_t *sizes;
     const int64_t *offsets;
+    int32_t keep; /* what backward needs; without, `extra` is [batch][hidden] and holds the LSTM's c of now */
 } layer;
 
 static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
@@ -26,13 +27,30 @@ static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1
 /* An LSTM's or GRU's gates of one vector of units fill the columns; an RNN takes several vectors of units. */
 static int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
 
-int64_t noisyact_recurrent_packed_size(const layer *l) {
-    return (int64_t)vectors_of(l) * LANES * l->cell.gates * l->cell.hidden;
+int64_t noisyact_recurrent_packed_size(const layer *l, int64_t depth) {
+    return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
 }
 
-/* W_hh, [gates * hidden][hidden], packed for the forward product: for each group [k][gate or vector][lane].
- * A lane at a time: reads run along a row, and what is written stays in the cache until the other lanes come by. */
-void noisyact_recurrent_pack_forward(const layer *l, const float *weight, float *packed, int threads) {
+/* One vector of units: their rows of a weight, [units][depth], turned into columns `stride` apart. */
+static void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
+    for (int64_t k = 0; k < depth; k += LANES) {
+        int64_t some = depth - k < LANES ? depth - k : LANES;
+        floats square[LANES];
+        for (int j = 0; j < LANES; j++) {
+            float room[LANES] = {0};
+            if (j < present && some == LANES) square[j] = load(rows + j * depth + k);
+            else {
+                if (j < present) memcpy(room, rows + j * depth + k, (size_t)some * sizeof(float));
+                square[j] = load(room);
+            }
+        }
+        transpose(square);
+        for (int64_t i = 0; i < some; i++) store(to + (k + i) * stride, square[i]);
+    }
+}
+
+/* W_ih or W_hh, [gates * hidden][depth], packed for the forward product: for each group [k][gate or vector][lane]. */
+void noisyact_recurrent_pack_forward(const layer *l, const float *weight, int64_t depth, float *packed, int threads) {
     const int64_t hidden = l->cell.hidden;
     const int gates = l->cell.gates, groups = forward_groups(l), vectors = vectors_of(l);
     (void)threads;
@@ -41,13 +59,13 @@ void noisyact_recurrent_pack_forward(const layer *l, const float *weight, float 
         int first, count;
         group_vectors(vectors, groups, g, &first, &count);
         int columns = gates == 1 ? count : gates;
-        float *block = packed + (int64_t)first * LANES * gates * hidden;
-        for (int v = 0; v < columns; v++)
-            for (int j = 0; j < LANES; j++) {
-                int64_t unit = (int64_t)(gates == 1 ? first + v : first) * LANES + j;
-                const float *row = weight + (gates == 1 ? unit : v * hidden + unit) * hidden;
-                for (int64_t k = 0; k < hidden; k++) block[(k * columns + v) * LANES + j] = unit < hidden ? row[k] : 0.0f;
-            }
+        float *block = packed + (int64_t)first * LANES * gates * depth;
+        for (int v = 0; v < columns; v++) {
+            int64_t unit = (int64_t)(gates == 1 ? first + v : first) * LANES;
+            int present = hidden - unit < LANES ? (int)(hidden - unit) : LANES;
+            const float *rows = weight + (gates == 1 ? unit : v * hidden + unit) * depth;
+            pack_vector(rows, present, depth, (int64_t)columns * LANES, block + v * LANES);
+        }
     }
 }
 
@@ -107,7 +125,7 @@ static int rows_of(const layer *l, int64_t size, int tile) {
  * and weights that fit the cache of each; otherwise threads share out the units of a step and meet after it. */
 static int threads_by_rows(const layer *l, int threads) {
     int tiles = tiles_of(l), most = (tiles + threads - 1) / threads;
-    return 10 * tiles >= 9 * most * threads && 4 * noisyact_recurrent_packed_size(l) <= (1 << 20);
+    return 10 * tiles >= 9 * most * threads && 4 * noisyact_recurrent_packed_size(l, l->cell.hidden) <= (1 << 20);
 }
 
 typedef void work(const void *task, int64_t round, int group, int tile);
@@ -140,8 +158,60 @@ static const float *row_before(const layer *l, const float *rows, const float *f
     return first ? first + b * l->cell.hidden : zeros;
 }
 
+/* Whether the input is projected step by step. Small weights of both kinds stay in the cache: then it is done when it is
+ * needed, and the result is still there. Large ones would come in anew at every step: then all rows pass by each part of
+ * them once, and wait in `gates`. */
+int noisyact_recurrent_together(const layer *l, int64_t size) {
+    return 4 * noisyact_recurrent_packed_size(l, size + l->cell.hidden) <= (1 << 19);
+}
+
+/* The input's side of a forward pass. */
+typedef struct {
+    const float *x, *packed, *bias; /* [rows][size]; W_ih; [gates][hidden] or NULL */
+    int64_t size;
+} input;
+
+/* Gate and unit of column v of a group's products: an LSTM's or GRU's gates of one vector of units, or an RNN's units. */
+INLINE place column_of(const cell *c, int first, int v, int64_t *gate) {
+    *gate = c->gates == 1 ? 0 : v * c->hidden;
+    return (place){0, 0, (int64_t)(c->gates == 1 ? first + v : first) * LANES};
+}
+
+/* The input's part of the pre-activations, with the biases, of some rows and one group of units. */
+static void project(const layer *l, const input *in, int64_t row, int rows, int first, int columns,
+                    floats sums[ROWS][COLUMNS]) {
+    const cell *c = &l->cell;
+    const float *left[ROWS];
+    for (int r = 0; r < rows; r++) left[r] = in->x + (row + r) * in->size;
+    multiply_rows(rows, columns, left, 1, in->packed + (int64_t)first * LANES * c->gates * in->size, in->size, sums);
+    for (int v = 0; v < columns && in->bias; v++) {
+        int64_t gate, unit = column_of(c, first, v, &gate).unit;
+        floats bias = load_units(c, in->bias + gate, unit);
+        for (int r = 0; r < rows; r++) sums[r][v] += bias;
+    }
+}
+
+/* The same for many rows, into `gates`. */
+static void project_rows(const layer *l, const input *in, int64_t begin, int64_t end, int group, float *gates) {
+    const cell *c = &l->cell;
+    int first, count;
+    group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
+    int columns = c->gates == 1 ? count : c->gates;
+    for (int64_t row = begin; row < end; row += ROWS) {
+        int some = end - row < ROWS ? (int)(end - row) : ROWS;
+        floats sums[ROWS][COLUMNS];
+        project(l, in, row, some, first, columns, sums);
+        for (int r = 0; r < some; r++)
+            for (int v = 0; v < columns; v++) {
+                int64_t gate, unit = column_of(c, first, v, &gate).unit;
+                store_units(c, gates + (row + r) * c->gates * c->hidden + gate, unit, sums[r][v]);
+            }
+    }
+}
+
 typedef struct {
     const layer *l;
+    const input *in; /* to project step by step, or NULL where that is done */
     const float *packed, *zeros, *h0, *c0;
     float *gates, *extra, *h;
 } forward_task;
@@ -155,27 +225,53 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     const int64_t b = (int64_t)tile * tile_rows(l);
     int first, count;
     if (rows == 0) return;
-    const float *before_h[ROWS];
+    const float *before_h[ROWS], *left[ROWS];
     for (int r = 0; r < rows; r++) before_h[r] = row_before(l, task->h, task->h0, task->zeros, t, b + r);
+    const int at_zero = round == 0 && task->h0 == NULL;
+    for (int r = 0; r < rows; r++) left[r] = at_zero ? NULL : before_h[r];
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
-    floats product[ROWS][COLUMNS];
-    multiply_rows(rows, c->gates == 1 ? count : c->gates, before_h, 1,
-                  task->packed + (int64_t)first * LANES * c->gates * hidden, hidden, product);
+    const int columns = c->gates == 1 ? count : c->gates;
+    floats product[ROWS][COLUMNS], from_input[ROWS][COLUMNS];
+    if (task->in) project(l, task->in, l->offsets[t] + b, rows, first, columns, from_input);
+    multiply_rows(rows, columns, left, 1, task->packed + (int64_t)first * LANES * c->gates * hidden, hidden, product);
     for (int r = 0; r < rows; r++) {
         int64_t row = l->offsets[t] + b + r;
+        float *gates = task->gates + row * c->gates * hidden;
         place at = {t, b + r, (int64_t)first * LANES};
-        const float *before_c = c->kind == LSTM ? row_before(l, task->extra, task->c0, task->zeros, t, b + r) : NULL;
-        cell_forward(c, at, count, product[r], task->gates + row * c->gates * hidden, before_h[r], before_c,
-                     task->extra + row * hidden, task->h + row * hidden);
+        if (!task->in)
+            for (int v = 0; v < columns; v++) {
+                int64_t gate, unit = column_of(c, first, v, &gate).unit;
+                from_input[r][v] = load_units(c, gates + gate, unit);
+            }
+        float *extra = task->extra + (l->keep ? row : b + r) * hidden;
+        const float *before_c = extra;
+        if (c->kind == LSTM && l->keep) before_c = row_before(l, task->extra, task->c0, task->zeros, t, b + r);
+        cell_forward(c, at, count, product[r], from_input[r], l->keep ? gates : NULL, before_h[r], before_c, extra,
+                     task->h + row * hidden);
     }
 }
 
-/* gates: [rows][gates][hidden], in: the input's part of the pre-activations with the biases; out: the whole.
- * extra: [rows][hidden], the LSTM's c or the GRU's recurrent part of its candidate. h: [rows][hidden]. */
-void noisyact_recurrent_forward(const layer *l, const float *packed, const float *zeros, float *gates, float *extra,
+/* x: [rows][size]. packed_input, packed: W_ih and W_hh as packed above. bias: [gates][hidden] or NULL.
+ * gates: [rows][gates][hidden], receives the pre-activations; without `keep` it is room for all rows' projection, or unused if that is done step by step.
+ * extra: [rows][hidden], the LSTM's c or the GRU's recurrent part of its candidate; without `keep` [batch][hidden], in:
+ * the LSTM's first c, out: its last. h: [rows][hidden]. */
+void noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, const float *packed_input,
+                                const float *bias, const float *packed, const float *zeros, float *gates, float *extra,
                                 float *h, const float *h0, const float *c0, int threads) {
-    forward_task task = {l, packed, zeros, h0, c0, gates, extra, h};
-    if (l->batch) share_out(l, l->steps, forward_groups(l), threads, forward_work, &task);
+    const input in = {x, packed_input, bias, size};
+    const int64_t rows = l->steps ? l->offsets[l->steps - 1] + l->sizes[l->steps - 1] : 0;
+    const int groups = forward_groups(l);
+    const int together = noisyact_recurrent_together(l, size);
+    forward_task task = {l, together ? &in : NULL, packed, zeros, h0, c0, gates, extra, h};
+    if (rows == 0) return;
+    if (!together) {
+        const int64_t part = (rows / 4 + ROWS) / ROWS * ROWS; /* four parts a group, for an even share of the work */
+#pragma omp parallel for num_threads(threads) collapse(2) schedule(static) if (threads > 1)
+        for (int g = 0; g < groups; g++)
+            for (int64_t begin = 0; begin < rows; begin += part)
+                project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, gates);
+    }
+    share_out(l, l->steps, groups, threads, forward_work, &task);
 }
 
 typedef struct {
@@ -200,7 +296,7 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
         int64_t entry = l->reverse ? first_step(l->sizes, l->steps, b + r) : 0;
         after[r] = last ? task->dgates + (l->offsets[entry] + b + r) * width
                         : neighbour(l, task->dgates, width, t, b + r, 0);
-        if (after[r] == NULL) after[r] = task->zeros;
+        if (after[r] == NULL && round > 0) after[r] = task->zeros;
     }
     group_vectors(vectors_of(l), backward_groups(l), group, &first, &count);
     floats product[ROWS][COLUMNS];
@@ -224,12 +320,12 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
 /* dh: [rows][hidden], the gradient from above. carry: [batch][hidden], in: the gradient of the last c (0 for others);
  * out: of c0 (LSTM), or the part of h0's that does not pass the weights (GRU).
  * dgates: [rows][width][hidden]; width 4 for the GRU, whose fourth is the input's side of the candidate, else gates.
- * partial: zeros, [tiles][nonlinearities][hidden]. dh0: [batch][hidden], only its part through the weights. */
+ * partial: zeros, [tiles][nonlinearities][hidden]. dh0: [batch][hidden], only its part through the weights; or NULL. */
 void noisyact_recurrent_backward(const layer *l, const float *packed, const float *zeros, const float *gates,
                                  const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
                                  float *carry, float *dgates, float *partial, float *dh0, int threads) {
     backward_task task = {l, packed, zeros, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0};
-    if (l->batch) share_out(l, l->steps + 1, backward_groups(l), threads, backward_work, &task);
+    if (l->batch) share_out(l, l->steps + (dh0 != NULL), backward_groups(l), threads, backward_work, &task);
 }
 
 /* The cell alone, for one step whose products are done: `gates` as in the layer, `product` [rows][gates][hidden] the
@@ -243,11 +339,13 @@ void noisyact_cell_forward(const layer *l, float *gates, const float *product, c
     for (int64_t b = 0; b < l->batch; b++)
         for (int64_t j = 0; j < hidden; j += LANES) {
             place at = {0, b, j};
-            floats sums[COLUMNS];
-            for (int n = 0; n < cell_->gates; n++)
+            floats sums[COLUMNS], from_input[COLUMNS];
+            for (int n = 0; n < cell_->gates; n++) {
                 sums[n] = product ? load_units(cell_, product + b * row_size + n * hidden, j) : every(0.0f);
-            cell_forward(cell_, at, 1, sums, gates + b * row_size, before_h + b * hidden, before_c + b * hidden,
-                         extra + b * hidden, h + b * hidden);
+                from_input[n] = load_units(cell_, gates + b * row_size + n * hidden, j);
+            }
+            cell_forward(cell_, at, 1, sums, from_input, gates + b * row_size, before_h + b * hidden,
+                         before_c + b * hidden, extra + b * hidden, h + b * hidden);
         }
 }
 

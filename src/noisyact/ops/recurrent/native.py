@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from noisyact.ops.native.unit import Unit, address
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.pairs import HardPair
 
-__all__ = ["Call", "cell_backward", "cell_forward", "layer_backward", "layer_forward"]
+__all__ = ["Call", "cell_backward", "cell_forward", "layer_backward", "layer_forward", "pack"]
 
 _KINDS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 2}
 
@@ -44,6 +45,7 @@ class _Layer(ctypes.Structure):
         ("batch", ctypes.c_int64),
         ("sizes", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
+        ("keep", ctypes.c_int32),
     )
 
 
@@ -60,6 +62,8 @@ class Call:
     sizes: Tensor
     """Rows at each step, int64."""
     reverse: bool = False
+    keep: bool = True
+    """Whether backward will come."""
 
     def __post_init__(self) -> None:
         state_pair, gate_pair = self.noise.state_pair(self.kind), self.noise.gate_pair()
@@ -67,9 +71,10 @@ class Call:
         assert isinstance(gate_pair, HardPair)
         self.gates, self.nonlinearities = GATES[self.kind], NONLINEARITIES[self.kind]
         self.filled_p = torch.ones(self.nonlinearities * self.hidden) if self.p is None else contiguous(self.p)
-        self.offsets = self.sizes.cumsum(0) - self.sizes
-        self.batch = int(self.sizes.max()) if len(self.sizes) else 0
-        self.rows = int(self.sizes.sum())
+        sizes = self.sizes.tolist()
+        self.batch, self.rows = sizes[0], sum(sizes)
+        steps = ctypes.c_int64 * len(sizes)
+        self._sizes, self._offsets = steps(*sizes), steps(*itertools.accumulate(sizes[:-1], initial=0))
         drawn = self.seed is not None
         self.structure = _Layer(
             cell=_Cell(
@@ -84,10 +89,11 @@ class Call:
                 bias=None if self.bias is None else self.bias.data_ptr(),
             ),
             reverse=self.reverse,
-            steps=len(self.sizes),
+            steps=len(sizes),
             batch=self.batch,
-            sizes=self.sizes.data_ptr(),
-            offsets=self.offsets.data_ptr(),
+            sizes=ctypes.addressof(self._sizes),
+            offsets=ctypes.addressof(self._offsets),
+            keep=self.keep,
         )
 
     @property
@@ -105,46 +111,65 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32).contiguous()
 
 
-def _run(name: str, call: Call, *tensors: Tensor | None) -> None:
+def _run(name: str, call: Call, *arguments: Tensor | int | None) -> None:
     library = native.library()
     assert library is not None
-    addresses = [address(tensor) for tensor in tensors]
-    getattr(library, name)(ctypes.byref(call.structure), *addresses, torch.get_num_threads())
+    passed = [ctypes.c_int64(a) if isinstance(a, int) else address(a) for a in arguments]
+    getattr(library, name)(ctypes.byref(call.structure), *passed, torch.get_num_threads())
 
 
-def _pack(call: Call, w_hh: Tensor, direction: str) -> Tensor:
+def _room(call: Call, depth: int) -> Tensor:
     library = native.library()
     assert library is not None
     size = library.noisyact_recurrent_packed_size
     size.restype = ctypes.c_int64
-    packed = torch.empty(size(ctypes.byref(call.structure)))
-    _run(f"noisyact_recurrent_pack_{direction}", call, w_hh, packed)
-    return packed
+    return torch.empty(size(ctypes.byref(call.structure), ctypes.c_int64(depth)))
+
+
+def pack(call: Call, w_ih: Tensor, w_hh: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights in the order in which the forward kernel reads them."""
+    packed = []
+    for weight in (contiguous(w_ih), contiguous(w_hh)):
+        packed.append(_room(call, weight.shape[1]))
+        _run("noisyact_recurrent_pack_forward", call, weight, weight.shape[1], packed[-1])
+    return packed[0], packed[1]
 
 
 def layer_forward(
-    call: Call, gates: Tensor, w_hh: Tensor, h0: Tensor | None, c0: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Run the layer over `gates`, [rows, gates * H], the input's part, which becomes the whole pre-activations.
+    call: Call, x: Tensor, packed: tuple[Tensor, Tensor], bias: Tensor | None, h0: Tensor | None, c0: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the layer over x, [rows, input].
 
-    Returns: every h and, for backward, the LSTM's every c or the GRU's recurrent parts, both [rows, H].
+    Returns: every h, [rows, H]; and for backward the pre-activations, [rows, gates * H], and the LSTM's every c or the
+    GRU's recurrent parts, [rows, H]. Without backward only the last c, [batch, H], is kept.
     """
+    library = native.library()
+    assert library is not None
     h = torch.empty(call.rows, call.hidden)
-    extra = torch.empty(call.rows if call.gates > 1 else 0, call.hidden)
-    packed = _pack(call, w_hh, "forward")
-    _run("noisyact_recurrent_forward", call, packed, call.zeros(), gates, extra, h, h0, c0)
-    return h, extra
+    packed_ih, packed_hh = packed
+    if call.keep:
+        extra = torch.empty(call.rows if call.gates > 1 else 0, call.hidden)
+    else:
+        extra = torch.zeros(call.batch, call.hidden) if c0 is None else c0.clone()
+    together = library.noisyact_recurrent_together(ctypes.byref(call.structure), ctypes.c_int64(x.shape[1]))
+    gates = torch.empty(0 if together and not call.keep else call.rows, call.gates * call.hidden)
+    _run(
+        "noisyact_recurrent_forward", call, x, x.shape[1], packed_ih, bias, packed_hh, call.zeros(), gates, extra, h,
+        h0, c0,
+    )  # fmt: skip
+    return h, gates, extra
 
 
 def layer_backward(
     call: Call, gates: Tensor, extra: Tensor, h: Tensor, w_hh: Tensor, h0: Tensor | None, c0: Tensor | None,
-    dh: Tensor, carry: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of the pre-activations, of p and of h0 (the part through the weights). `carry` is changed: see native.c."""
+    dh: Tensor, carry: Tensor, wants_h0: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """Gradients of the pre-activations, of p, and of h0 (the part through the weights); `carry` is changed, see native.c."""
     dgates = torch.empty(call.rows, call.width)
-    dh0 = torch.empty(call.batch, call.hidden)
+    dh0 = torch.empty(call.batch, call.hidden) if wants_h0 else None
     partial = torch.zeros(max(1, -(-call.batch // 2)), call.nonlinearities * call.hidden)
-    packed = _pack(call, w_hh, "backward")
+    packed = _room(call, call.hidden)
+    _run("noisyact_recurrent_pack_backward", call, w_hh, packed)
     _run(
         "noisyact_recurrent_backward", call, packed, call.zeros(), gates, extra, h, h0, c0, dh, carry, dgates, partial,
         dh0,

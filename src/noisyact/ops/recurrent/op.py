@@ -48,16 +48,25 @@ def layer(
 
     Returns: every h, the last h, and the last c (of no rows except for the LSTM).
     """
-    h_all, h_n, c_n, _, _ = _layer(x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        h_all, h_n, c_n, _, _ = _layer(x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
+    else:
+        call = _call(kind, w_hh.shape[1], sizes, b_hh, p, seed, noise, reverse, keep=False)
+        h_all, h_n, c_n, _, _ = _forward(call, x, native.pack(call, w_ih, w_hh), h, c, b_ih, b_hh)
     return h_all, h_n, c_n
 
 
 def _call(
     kind: str, hidden: int, sizes: Tensor, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise,
-    reverse: bool,
+    reverse: bool, keep: bool = True,
 ) -> Call:  # fmt: skip
     candidate_bias = contiguous(b_hh[2 * hidden :]) if kind == "gru" and b_hh is not None else None
-    return Call(kind, noise, seed, p, candidate_bias, hidden, sizes, reverse)
+    return Call(kind, noise, seed, p, candidate_bias, hidden, sizes, reverse, keep)
+
+
+def _unless_zero(state: Tensor | None) -> Tensor | None:
+    """A first state for the kernel, which skips the product with one that is zero."""
+    return contiguous(state) if state is not None and bool(state.any()) else None
 
 
 def _bias(kind: str, b_ih: Tensor | None, b_hh: Tensor | None) -> Tensor | None:
@@ -81,20 +90,24 @@ def _last_rows(sizes: Tensor, reverse: bool) -> Tensor | slice:
     return offsets[lengths - 1] + torch.arange(batch)
 
 
-def _rows_before(h: Tensor, first: Tensor, sizes: Tensor, reverse: bool) -> Tensor:
-    """For every row the h before it, [rows, H]."""
-    batch = int(sizes[0])
-    if int(sizes[-1]) == batch:
-        return torch.cat([h[batch:], first]) if reverse else torch.cat([first, h[: len(h) - batch]])
-    offsets = (sizes.cumsum(0) - sizes).tolist()
-    parts = []
+def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: Tensor, reverse: bool) -> Tensor:
+    """The gradient of W_hh: every row's dgates with the h before it."""
+    batch, rows = int(sizes[0]), len(h)
+    if int(sizes[-1]) == batch:  # rectangular: two slices, one step apart
+        after, before, entry = slice(batch, None), slice(0, rows - batch), slice(0, batch)
+        if reverse:
+            after, before, entry = before, after, slice(rows - batch, None)
+        gradient = product(dgates[after].t(), h[before])
+        return gradient if first is None else gradient.add_(product(dgates[entry].t(), first))
+    first = h.new_zeros(batch, h.shape[1]) if first is None else first
+    offsets, parts = (sizes.cumsum(0) - sizes).tolist(), []
     for t, size in enumerate(sizes.tolist()):
         other = t + 1 if reverse else t - 1
         known = min(size, int(sizes[other])) if 0 <= other < len(sizes) else 0
         if known:
             parts.append(h[offsets[other] : offsets[other] + known])
         parts.append(first[known:size])
-    return torch.cat(parts)
+    return product(dgates.t(), torch.cat(parts))
 
 
 @torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
@@ -103,14 +116,22 @@ def _layer(
     b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor,
     gate_scale: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    hidden = w_hh.shape[1]
-    call = _call(kind, hidden, sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
-    bias = _bias(kind, b_ih, b_hh)
-    gates = product(x, w_ih.t(), bias)
-    first_h, first_c = contiguous(h0), None if c0 is None else contiguous(c0)
-    h, extra = native.layer_forward(call, gates, contiguous(w_hh), first_h, first_c)
-    last = _last_rows(sizes, reverse)
-    c_n = extra[last].clone() if kind == "lstm" else h.new_empty(0, hidden)
+    call = _call(kind, w_hh.shape[1], sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
+    packed = native.pack(call, w_ih, w_hh)
+    return _forward(call, x, packed, h0, c0, b_ih, b_hh)
+
+
+def _forward(
+    call: Call, x: Tensor, packed: tuple[Tensor, Tensor], h0: Tensor, c0: Tensor | None, b_ih: Tensor | None,
+    b_hh: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    bias = _bias(call.kind, b_ih, b_hh)
+    h, gates, extra = native.layer_forward(call, contiguous(x), packed, bias, _unless_zero(h0), _unless_zero(c0))
+    last = _last_rows(call.sizes, call.reverse)
+    if call.kind != "lstm":
+        c_n = h.new_empty(0, call.hidden)
+    else:
+        c_n = extra[last].clone() if call.keep else extra
     return h, h[last].clone(), c_n, gates, extra
 
 
@@ -132,7 +153,7 @@ def _layer_backward(
     dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, x: Tensor,
     sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
     p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
-    reverse: bool, wants_x: bool,
+    reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip
     hidden = w_hh.shape[1]
     call = _call(kind, hidden, sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
@@ -141,57 +162,40 @@ def _layer_backward(
         dh = dh.clone()
         dh[_last_rows(sizes, reverse)] += dh_n
     carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else contiguous(dc_n).clone()
-    first_h, first_c = contiguous(h0), None if c0 is None else contiguous(c0)
-    dgates, dp, dh0 = native.layer_backward(call, gates, extra, h, contiguous(w_hh), first_h, first_c, dh, carry)
-    before = _rows_before(h, first_h, sizes, reverse)
+    first_h, first_c = _unless_zero(h0), _unless_zero(c0)
+    dgates, dp, dh0 = native.layer_backward(
+        call, gates, extra, h, contiguous(w_hh), first_h, first_c, dh, carry, wants_h0
+    )
+    recurrent_side = dgates[:, : 3 * hidden] if kind == "gru" else dgates
+    dw_hh = _recurrent_weights(recurrent_side, h, first_h, sizes, reverse)
     if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
-        dh0 += carry
-        r_z, n_recurrent, n_input = dgates.split([2 * hidden, hidden, hidden], dim=1)
-        dw_hh = product(dgates[:, : 3 * hidden].t(), before)
+        dh0 = None if dh0 is None else dh0.add_(carry)
+        r_z, _, n_input = dgates.split([2 * hidden, hidden, hidden], dim=1)
         dw_ih = torch.cat([product(r_z.t(), x), product(n_input.t(), x)])
         db = dgates.sum(0)
         db_hh, db_ih = db[: 3 * hidden], torch.cat([db[: 2 * hidden], db[3 * hidden :]])
         dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else x.new_empty(0)
     else:
-        dw_hh, dw_ih = product(dgates.t(), before), product(dgates.t(), x)
+        dw_ih = product(dgates.t(), x)
         db_ih = dgates.sum(0)
         db_hh = db_ih.clone()
         dx = product(dgates, w_ih) if wants_x else x.new_empty(0)
-    return [dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh.clone(), dp]
+    return [dx, x.new_empty(0) if dh0 is None else dh0, carry, dw_ih, dw_hh, db_ih, db_hh.clone(), dp]
 
 
 @_layer_backward.register_fake
-def _(
-    dh,
-    dh_n,
-    dc_n,
-    h,
-    gates,
-    extra,
-    x,
-    sizes,
-    h0,
-    c0,
-    w_ih,
-    w_hh,
-    b_hh,
-    p,
-    seed,
-    kind,
-    state,
-    gate,
-    state_scale,
-    gate_scale,
-    reverse,
-    wants_x,
-):
-    hidden, wide = w_hh.shape[1], w_ih.shape[0]
-    batch = h0.shape[0]
+def _(dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, *settings):
+    hidden, wide, (*_, wants_x, wants_h0) = w_hh.shape[1], w_ih.shape[0], settings
     return [
-        torch.empty_like(x) if wants_x else x.new_empty(0),
-        x.new_empty(batch, hidden), x.new_empty(batch, hidden), torch.empty_like(w_ih), torch.empty_like(w_hh),
-        x.new_empty(wide), x.new_empty(wide), x.new_empty(NONLINEARITIES[kind] * hidden),
-    ]  # fmt: skip
+        x.new_empty(x.shape if wants_x else 0),
+        x.new_empty(h0.shape if wants_h0 else 0),
+        x.new_empty(h0.shape),
+        x.new_empty(w_ih.shape),
+        x.new_empty(w_hh.shape),
+        x.new_empty(wide),
+        x.new_empty(wide),
+        x.new_empty(NONLINEARITIES[kind] * hidden),
+    ]
 
 
 def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -207,11 +211,11 @@ def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, d
     kind, state, gate, reverse = ctx.settings
     dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = _layer_backward(
         dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, state, gate, state_scale,
-        gate_scale, reverse, ctx.needs_input_grad[0],
+        gate_scale, reverse, ctx.needs_input_grad[0], ctx.needs_input_grad[2],
     )  # fmt: skip
     none = None
     return (
-        dx if ctx.needs_input_grad[0] else none, none, dh0, none if c0 is None else dc0, dw_ih,
+        dx if ctx.needs_input_grad[0] else none, none, dh0 if ctx.needs_input_grad[2] else none, none if c0 is None else dc0, dw_ih,
         dw_hh, none if b_hh is None else db_ih, none if b_hh is None else db_hh,
         none if p is None else dp.reshape(p.shape), none, none, none, none, none, none, none,
     )  # fmt: skip
