@@ -1,6 +1,7 @@
 """Compiles the CPU kernels into the package where there is a C compiler, and packs without them where there is none."""
 
 import importlib.util
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -23,5 +24,6 @@ class NativeKernels(BuildHookInterface):
         libraries = module.build()
         if libraries:
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            # Plain C behind ctypes: bound to the platform, not to a version of Python.
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["artifacts"] += ["src/noisyact/ops/native/libraries/*.so"]

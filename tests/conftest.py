@@ -1,5 +1,10 @@
+import os
+
 import pytest
 import torch
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # every core has a worker: more threads would only wait for each other
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisyact import FiniteWatch, NoisyHardTanh, noisify
+from noisyact import FiniteWatch, NoisyHardTanh, NoisyLSTM, noisify
 from noisyact.finite import NonFinite
 
 
@@ -193,3 +193,14 @@ def test_a_run_that_blows_up_is_named_and_a_sound_one_is_not():
     assert steps == sorted(steps)
     assert blow_up(c=1e4, lr=1.0, steps=first.step).first() is None  # one step earlier all was finite
     assert blow_up(c=1e4, lr=1.0, steps=first.step + 1).first() == first
+
+
+def test_recurrent_layers_are_watched():
+    """Their noise is a submodule, so they are not innermost; the layer itself must be named all the same."""
+    model = nn.Sequential(nn.Linear(3, 3), NoisyLSTM(3, 3))
+    with FiniteWatch(model) as watch, torch.no_grad():
+        model[1].weight_hh_l0.fill_(float("inf"))
+        model(torch.randn(4, 2, 3))
+    first = watch.first()
+    assert first is not None
+    assert first.module == "1"

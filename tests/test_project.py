@@ -80,11 +80,12 @@ def test_wheel_with_and_without_a_compiler(tmp_path):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(where / "unpacked")
             libraries = [n for n in archive.namelist() if n.endswith(".so")]
-        assert wheel.stat().st_size < 400_000
+        assert wheel.stat().st_size < 600_000
         said = run_from(wheel, CODE)
         if name == "with":
             assert libraries
-            assert "py3-none-any" not in wheel.name
+            assert "-py3-none-" in wheel.name
+            assert "any" not in wheel.name
             assert "compiled C kernels" in said
         else:
             assert not libraries

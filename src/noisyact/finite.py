@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from noisyact.activations import NoisyModule, check_model
+from noisyact.cells import NoisyCell
+from noisyact.recurrent import NoisyRecurrent
 
 __all__ = ["FiniteWatch", "NonFinite"]
 
@@ -53,7 +55,7 @@ class FiniteWatch:
         self._handles = [
             module.register_forward_hook(self._watch_output(name))
             for name, module in model.named_modules()
-            if all(isinstance(child, NoisyModule) for child in module.children())
+            if isinstance(module, (NoisyModule, NoisyRecurrent, NoisyCell)) or next(module.children(), None) is None
         ]
 
     def step(self, number: int | None = None) -> None:

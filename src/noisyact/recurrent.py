@@ -122,7 +122,7 @@ class NoisyRecurrent(nn.RNNBase):
         if hx is None:
             states = [x.new_zeros(shape) for shape in shapes]
         else:
-            states = list(hx) if isinstance(hx, (tuple, list)) and self.kind == "lstm" else [hx]
+            states: list[Any] = list(hx) if isinstance(hx, (tuple, list)) and self.kind == "lstm" else [hx]
             if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
                 wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
                 raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")

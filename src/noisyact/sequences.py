@@ -119,7 +119,7 @@ def noisy_lstm(
     """One noisy LSTM layer in one direction.
 
     ``i, f, o = sigm(a_i), sigm(a_f), sigm(a_o)``, ``g = tanh(a_g)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
-    ``a = W_ih x + b_ih + W_hh h + b_hh`` in torch's gate order; each of the five nonlinearities has its own p and noise.
+    ``a = W_ih x + b_ih + W_hh h + b_hh`` in torch's gate order; each of the five nonlinearities has a p and noise.
 
     Args:
         x: [steps, batch, input].

@@ -1,4 +1,4 @@
-"""``python -m noisyact.bench activations``: print how fast, against torch in the same run."""
+"""``python -m noisyact.bench activations|recurrent``: print how fast, against torch in the same run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import datetime
 import json
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import noisyact
-from noisyact.bench import activations
+from noisyact.bench import activations, recurrent
 from noisyact.ops import native
 from noisyact.tables import text_table
 
@@ -22,11 +23,11 @@ from noisyact.tables import text_table
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and say by the exit code whether every case was right."""
     parser = argparse.ArgumentParser(prog="python -m noisyact.bench", description=__doc__)
-    parser.add_argument("what", choices=["activations"])
-    parser.add_argument("--elements", type=_positive, default=4 * 2**20, help="of x (default 4194304)")
-    parser.add_argument("--repeats", type=_positive, default=41, help="runs whose median is taken (default 41)")
+    parser.add_argument("what", choices=["activations", "recurrent"])
+    parser.add_argument("--elements", type=_positive, default=4 * 2**20, help="of x, for activations (default 4194304)")
+    parser.add_argument("--repeats", type=_positive, help="runs, or turns of five runs for recurrent (default 41, 9)")
     parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="on a CPU")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="for activations")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     options = parser.parse_args(arguments)
     if options.elements % activations.FEATURES:
@@ -35,19 +36,29 @@ def main(arguments: list[str] | None = None) -> int:
     setting = _setting(options)
     print("\n".join(f"{key}: {value}" for key, value in setting.items()), flush=True)
     rows, refused = [], []
-    for result in activations.measure(options.elements, options.repeats, options.device):
-        if isinstance(result, activations.Row):
-            rows.append(result)
-            print(f"  measured {result.case}", file=sys.stderr, flush=True)
-        else:
+    for result in _results(options):
+        if isinstance(result, Exception):
             refused.append(str(result))
-    print(_table(rows))
+        else:
+            rows.append(result)
+            print(f"  measured {_name(result)}", file=sys.stderr, flush=True)
+    print(_activations_table(rows) if options.what == "activations" else _recurrent_table(rows))
     for reason in refused:
         print(f"REFUSED {reason}")
     if options.json is not None:
         record = {"setting": setting, "rows": [dataclasses.asdict(row) for row in rows], "refused": refused}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 1 if refused else 0
+
+
+def _results(options: argparse.Namespace) -> Iterator[Any]:
+    if options.what == "activations":
+        return activations.measure(options.elements, options.repeats or 41, options.device)
+    return recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads)
+
+
+def _name(row: Any) -> str:
+    return row.case if isinstance(row, activations.Row) else f"{row.layer} {row.shape}"
 
 
 def _positive(text: str) -> int:
@@ -57,19 +68,17 @@ def _positive(text: str) -> int:
 
 
 def _setting(options: argparse.Namespace) -> dict[str, Any]:
-    on_cpu = options.device == "cpu"
+    on_cpu = options.device == "cpu" or options.what == "recurrent"
     return {
         "noisyact": noisyact.__version__,
         "torch": torch.__version__,
         "device": f"{platform.machine()} CPU, {options.threads} threads" if on_cpu else torch.cuda.get_device_name(),
         "kernels": native.status() if on_cpu else "torch operations",
-        "elements": options.elements,
-        "repeats": options.repeats,
         "date": datetime.date.today().isoformat(),
     }
 
 
-def _table(rows: list[activations.Row]) -> str:
+def _activations_table(rows: list[activations.Row]) -> str:
     header = ("case", "forward", "hardtanh", "ratio", "fwd+bwd", "hardtanh", "ratio", "formula in torch")
     cells = [
         (
@@ -81,6 +90,37 @@ def _table(rows: list[activations.Row]) -> str:
             f"{row.hardtanh_both_ms:.2f} ms",
             f"{row.both_ratio:.2f}",
             f"{row.formula_both_ms:.2f} ms",
+        )
+        for row in rows
+    ]
+    return text_table(header, cells)
+
+
+def _recurrent_table(rows: list[recurrent.Row]) -> str:
+    header = (
+        "layer",
+        "T, B, H, layers",
+        "fwd ratio",
+        "fwd+bwd",
+        "torch",
+        "ratio",
+        "inference",
+        "torch",
+        "ratio",
+        "memory",
+    )
+    cells = [
+        (
+            row.layer,
+            ", ".join(map(str, row.shape)),
+            f"{row.forward_ratio:.2f}",
+            f"{row.both_ms:.2f} ms",
+            f"{row.torch_both_ms:.2f} ms",
+            f"{row.both_ratio:.2f}",
+            f"{row.inference_ms:.2f} ms",
+            f"{row.torch_inference_ms:.2f} ms",
+            f"{row.inference_ratio:.2f}",
+            f"{row.memory_ratio:.2f}",
         )
         for row in rows
     ]

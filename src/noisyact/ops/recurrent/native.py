@@ -164,7 +164,7 @@ def layer_backward(
     call: Call, gates: Tensor, extra: Tensor, h: Tensor, w_hh: Tensor, h0: Tensor | None, c0: Tensor | None,
     dh: Tensor, carry: Tensor, wants_h0: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Gradients of the pre-activations, of p, and of h0 (the part through the weights); `carry` is changed, see native.c."""
+    """Gradients of the pre-activations, of p and of h0 (its part through the weights); `carry` changes too."""
     dgates = torch.empty(call.rows, call.width)
     dh0 = torch.empty(call.batch, call.hidden) if wants_h0 else None
     partial = torch.zeros(max(1, -(-call.batch // 2)), call.nonlinearities * call.hidden)
@@ -182,7 +182,7 @@ def cell_forward(
 ) -> tuple[Tensor, Tensor]:
     """One step whose products are done. Returns the new h, and the LSTM's new c or the GRU's recurrent part."""
     new_h = torch.empty(call.batch, call.hidden)
-    extra = torch.empty(call.batch, call.hidden)
+    extra = torch.zeros(call.batch, call.hidden)  # an RNN writes nothing here, and torch compares what it returns
     _run(
         "noisyact_cell_forward",
         call,

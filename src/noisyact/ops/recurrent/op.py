@@ -128,9 +128,8 @@ def _forward(
     bias = _bias(call.kind, b_ih, b_hh)
     h, gates, extra = native.layer_forward(call, contiguous(x), packed, bias, _unless_zero(h0), _unless_zero(c0))
     last = _last_rows(call.sizes, call.reverse)
-    if call.kind != "lstm":
-        c_n = h.new_empty(0, call.hidden)
-    else:
+    c_n = h.new_empty(0, call.hidden)
+    if call.kind == "lstm":
         c_n = extra[last].clone() if call.keep else extra
     return h, h[last].clone(), c_n, gates, extra
 
@@ -215,7 +214,8 @@ def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, d
     )  # fmt: skip
     none = None
     return (
-        dx if ctx.needs_input_grad[0] else none, none, dh0 if ctx.needs_input_grad[2] else none, none if c0 is None else dc0, dw_ih,
+        dx if ctx.needs_input_grad[0] else none, none, dh0 if ctx.needs_input_grad[2] else none,
+        none if c0 is None else dc0, dw_ih,
         dw_hh, none if b_hh is None else db_ih, none if b_hh is None else db_hh,
         none if p is None else dp.reshape(p.shape), none, none, none, none, none, none, none,
     )  # fmt: skip
