@@ -17,6 +17,7 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m noisyact.bench activations
+	$(BIN)/python -m noisyact.bench recurrent
 
 # The C kernels are compiled by the install, so their sources are among what it depends on.
 .venv/ready: requirements.txt pyproject.toml hatch_build.py $(wildcard src/noisyact/ops/*/*.[ch]) src/noisyact/ops/native/build.py

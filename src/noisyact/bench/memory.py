@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
 __all__ = ["peak_megabytes"]
 
 _CODE = """
-import resource, sys, torch, noisyact
+import pathlib, re, sys, torch, noisyact
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) / 1024
+def forget_peak():
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
 name, steps, batch, hidden, layers, threads = sys.argv[1], *map(int, sys.argv[2:])
 torch.set_num_threads(threads)
 make = getattr(noisyact, name, None) or getattr(torch.nn, name)
@@ -18,6 +21,7 @@ def step(layer, x):
     layer(x)[0].sum().backward()
 step(make(8, 8), torch.randn(2, 2, 8, requires_grad=True))  # libraries and thread pools are not the layer's
 layer, x = make(hidden, hidden, layers), torch.randn(steps, batch, hidden, requires_grad=True)
+forget_peak()  # importing takes more than a small layer does
 before = peak()
 for _ in range(3):
     step(layer, x)
@@ -26,6 +30,11 @@ print(peak() - before)
 
 
 def peak_megabytes(name: str, steps: int, batch: int, hidden: int, layers: int, threads: int) -> float:
-    """What three training steps of a layer of noisyact or torch.nn add to the peak memory of a process, in MiB."""
+    """What three training steps of a layer of noisyact or torch.nn add to the peak memory of a process, in MiB.
+
+    NaN where the system does not say (anything but Linux).
+    """
+    if sys.platform != "linux":
+        return math.nan
     arguments = [sys.executable, "-c", _CODE, name, *map(str, (steps, batch, hidden, layers, threads))]
     return float(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout)

@@ -119,5 +119,5 @@ def _time(
         inference_ms=times["inference"][0] * 1e3,
         torch_inference_ms=times["inference"][1] * 1e3,
         inference_ratio=times["inference"][0] / times["inference"][1],
-        memory_ratio=memory[0] / max(memory[1], 1e-3),
+        memory_ratio=memory[0] / memory[1],
     )

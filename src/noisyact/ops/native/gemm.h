@@ -73,27 +73,36 @@ static void multiply_rows(int rows, int columns, const float *const *left, int64
     }
 }
 
-/* A square of LANES vectors turned over its diagonal: halves, quarters and so on change places. */
-INLINE void transpose(floats rows[LANES]) {
-    for (int s = 1; s < LANES; s *= 2)
-        for (int i = 0; i < LANES; i++)
-            if (!(i & s)) {
-                floats a = rows[i], b = rows[i + s];
+/* A square of LANES vectors turned over its diagonal: neighbours change places, then pairs, then fours and so on. */
+INLINE void exchange(floats rows[LANES], const int s) {
 #if defined(__GNUC__) && !defined(__clang__)
-                ints low, high;
-                for (int j = 0; j < LANES; j++) {
-                    low[j] = j & s ? LANES + j - s : j;
-                    high[j] = j & s ? LANES + j : j + s;
-                }
-                rows[i] = __builtin_shuffle(a, b, low);
-                rows[i + s] = __builtin_shuffle(a, b, high);
-#else
-                for (int j = 0; j < LANES; j++) {
-                    rows[i][j] = j & s ? b[j - s] : a[j];
-                    rows[i + s][j] = j & s ? b[j] : a[j + s];
-                }
+    ints low, high;
+    for (int j = 0; j < LANES; j++) {
+        low[j] = j & s ? LANES + j - s : j;
+        high[j] = j & s ? LANES + j : j + s;
+    }
 #endif
-            }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        if (i & s) continue;
+        floats a = rows[i], b = rows[i + s];
+#if defined(__GNUC__) && !defined(__clang__)
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i + s] = __builtin_shuffle(a, b, high);
+#else
+        for (int j = 0; j < LANES; j++) {
+            rows[i][j] = j & s ? b[j - s] : a[j];
+            rows[i + s][j] = j & s ? b[j] : a[j + s];
+        }
+#endif
+    }
+}
+
+INLINE void transpose(floats rows[LANES]) {
+    exchange(rows, 1);
+    exchange(rows, 2);
+    if (LANES > 4) exchange(rows, 4 % LANES);
+    if (LANES > 8) exchange(rows, 8 % LANES);
 }
 
 /* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be. */

@@ -36,13 +36,16 @@ static void pack_vector(const float *rows, int present, int64_t depth, int64_t s
     for (int64_t k = 0; k < depth; k += LANES) {
         int64_t some = depth - k < LANES ? depth - k : LANES;
         floats square[LANES];
+        if (present == LANES && some == LANES) {
+            for (int j = 0; j < LANES; j++) square[j] = load(rows + j * depth + k);
+            transpose(square);
+            for (int i = 0; i < LANES; i++) store(to + (k + i) * stride, square[i]);
+            continue;
+        }
         for (int j = 0; j < LANES; j++) {
             float room[LANES] = {0};
-            if (j < present && some == LANES) square[j] = load(rows + j * depth + k);
-            else {
-                if (j < present) memcpy(room, rows + j * depth + k, (size_t)some * sizeof(float));
-                square[j] = load(room);
-            }
+            if (j < present) memcpy(room, rows + j * depth + k, (size_t)some * sizeof(float));
+            square[j] = load(room);
         }
         transpose(square);
         for (int64_t i = 0; i < some; i++) store(to + (k + i) * stride, square[i]);

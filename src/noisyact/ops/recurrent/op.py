@@ -48,8 +48,11 @@ def layer(
 
     Returns: every h, the last h, and the last c (of no rows except for the LSTM).
     """
-    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+    if torch.compiler.is_compiling():
         h_all, h_n, c_n, _, _ = _layer(x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
+    elif torch.is_grad_enabled():  # the same, called without the dispatcher, which takes its time
+        arguments = (x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
+        h_all, h_n, c_n = _EagerLayer.apply(*arguments)  # pyright: ignore[reportAssignmentType]
     else:
         call = _call(kind, w_hh.shape[1], sizes, b_hh, p, seed, noise, reverse, keep=False)
         h_all, h_n, c_n, _, _ = _forward(call, x, native.pack(call, w_ih, w_hh), h, c, b_ih, b_hh)
@@ -197,6 +200,25 @@ def _(dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, se
     ]
 
 
+class _EagerLayer(torch.autograd.Function):
+    """The operation and its gradient, as registered below, for calls outside a compiled graph."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        """What the operation computes, and all that its backward keeps."""
+        output = _layer._init_fn(*inputs)
+        _keep_layer(ctx, inputs, output)
+        return output[:3]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The registered gradient; the kernels have no second one."""
+        if torch.is_grad_enabled():
+            raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
+        dh, dh_n, dc_n = grad_outputs
+        return _differentiate_layer(ctx, dh, dh_n, dc_n, None, None, _layer_backward._init_fn)
+
+
 def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse = inputs
     h, _, _, gates, extra = output
@@ -205,10 +227,12 @@ def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.settings = (kind, state, gate, reverse)
 
 
-def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any) -> tuple:
+def _differentiate_layer(
+    ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any, differentiate: Any = _layer_backward
+) -> tuple:
     h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale = ctx.saved_tensors
     kind, state, gate, reverse = ctx.settings
-    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = _layer_backward(
+    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = differentiate(
         dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, state, gate, state_scale,
         gate_scale, reverse, ctx.needs_input_grad[0], ctx.needs_input_grad[2],
     )  # fmt: skip
