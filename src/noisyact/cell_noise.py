@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from noisyact.noise import draw_seed
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["RecurrentNoise", "noise_in_force", "recurrent_noise"]
+__all__ = ["RecurrentNoise", "fresh_seed", "noise_in_force", "recurrent_noise", "reset_recurrent"]
 
 
 class RecurrentNoise(NoisyModule):
@@ -102,3 +103,14 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
 def fresh_seed(drawn: bool, like: Tensor) -> Tensor | None:
     """A seed for one layer in one direction, if noise is to be drawn."""
     return draw_seed(like.device) if drawn else None
+
+
+def reset_recurrent(module: nn.Module, hidden: int) -> None:
+    """Initialise a layer or cell: the weights as torch does, the noise as the paper does."""
+    bound = 1.0 / math.sqrt(hidden)
+    for name, parameter in module.named_parameters():
+        if not name.startswith("noise."):
+            nn.init.uniform_(parameter, -bound, bound)
+    noise = module._modules.get("noise")  # there is none yet while torch's constructor runs
+    if isinstance(noise, RecurrentNoise):
+        noise.reset_parameters()

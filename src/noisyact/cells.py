@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact import backends
-from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise
+from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 from noisyact.schemes import NAH, Scheme
 from noisyact.sequences import run_cell
@@ -32,13 +31,7 @@ class NoisyCell(nn.RNNCellBase):
 
     def reset_parameters(self) -> None:
         """The weights as torch has them, and the noise as the paper has it."""
-        bound = 1.0 / math.sqrt(self.hidden_size)
-        for name, parameter in self.named_parameters():
-            if not name.startswith("noise."):
-                nn.init.uniform_(parameter, -bound, bound)
-        noise = self._modules.get("noise")
-        if noise is not None:
-            noise.reset_parameters()  # pyright: ignore[reportCallIssue]
+        reset_recurrent(self, self.hidden_size)
 
     def _step(self, x: Tensor, h: Tensor | None, c: Tensor | None, xi: Tensor | None) -> tuple[Tensor, Tensor | None]:
         name = type(self).__name__

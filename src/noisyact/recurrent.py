@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from noisyact import backends
-from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise
+from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.schemes import NAH, Scheme
 from noisyact.sequences import run_layer
@@ -64,13 +63,7 @@ class NoisyRecurrent(nn.RNNBase):
 
     def reset_parameters(self) -> None:
         """The weights as torch has them, and the noise as the paper has it."""
-        bound = 1.0 / math.sqrt(self.hidden_size)
-        for name, parameter in self.named_parameters():
-            if not name.startswith("noise."):
-                nn.init.uniform_(parameter, -bound, bound)
-        noise = self._modules.get("noise")
-        if noise is not None:
-            noise.reset_parameters()  # pyright: ignore[reportCallIssue]
+        reset_recurrent(self, self.hidden_size)
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As nn.LSTM, nn.GRU or nn.RNN: batched, unbatched or packed input; returns the output and the last state."""
