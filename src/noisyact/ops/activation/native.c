@@ -158,7 +158,7 @@ static void backward_chunk(const activation *a, const float *g, const float *x, 
 
 /* Elements a chunk: enough to keep a thread busy, and for a large p enough that the partial sums stay a small part. */
 int64_t noisyact_activation_chunk(int64_t p_size) {
-    int64_t chunk = 16 * p_size > 16384 ? 16 * p_size : 16384;
+    int64_t chunk = 64 * p_size > 16384 ? 64 * p_size : 16384;
     return (chunk + BLOCK - 1) / BLOCK * BLOCK;
 }
 
@@ -182,10 +182,12 @@ void noisyact_activation_backward(const activation *a, const float *g, const flo
         int64_t end = (k + 1) * chunk < a->elements ? (k + 1) * chunk : a->elements;
         backward_chunk(a, g, x, p, gx, partial + k * a->p_size, k * chunk, end);
     }
-    for (int64_t i = 0; i < a->p_size; i++) {
-        double sum = 0.0;
-        for (int64_t k = 0; k < chunks; k++) sum += partial[k * a->p_size + i];
-        gp[i] = (float)sum;
+    for (int64_t first = 0; first < a->p_size; first += BLOCK) {
+        int64_t count = a->p_size - first < BLOCK ? a->p_size - first : BLOCK;
+        double sums[BLOCK] = {0};
+        for (int64_t k = 0; k < chunks; k++)
+            for (int64_t i = 0; i < count; i++) sums[i] += partial[k * a->p_size + first + i];
+        for (int64_t i = 0; i < count; i++) gp[first + i] = (float)sums[i];
     }
 }
 
