@@ -25,7 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m noisyact.bench", description=__doc__)
     parser.add_argument("what", choices=["activations", "recurrent"])
     parser.add_argument("--elements", type=_positive, default=4 * 2**20, help="of x, for activations (default 4194304)")
-    parser.add_argument("--repeats", type=_positive, help="runs, or turns of five runs for recurrent (default 41, 9)")
+    parser.add_argument(
+        "--repeats", type=_positive, help="turns whose calls the median is taken of (default 41, recurrent 9)"
+    )
+    parser.add_argument(
+        "--block", type=_positive, help="calls in a row before the other's turn (default 1, recurrent 5)"
+    )
     parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="on a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="for activations")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
@@ -53,8 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _results(options: argparse.Namespace) -> Iterator[Any]:
     if options.what == "activations":
-        return activations.measure(options.elements, options.repeats or 41, options.device)
-    return recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads)
+        return activations.measure(options.elements, options.repeats or 41, options.device, options.block or 1)
+    return recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads, options.block or 5)
 
 
 def _name(row: Any) -> str:

@@ -42,7 +42,9 @@ class WrongResult(Exception):
     """A case whose numbers are wrong has no speed."""
 
 
-def measure(shapes: list[tuple[int, int, int, int]], repeats: int, threads: int) -> Iterator[Row | WrongResult]:
+def measure(
+    shapes: list[tuple[int, int, int, int]], repeats: int, threads: int, block: int = 5
+) -> Iterator[Row | WrongResult]:
     """Measure every layer and shape, half-normal noise on every nonlinearity, weights as torch initialises them."""
     for shape in shapes:
         for name, ours, theirs in PEERS:
@@ -54,7 +56,7 @@ def measure(shapes: list[tuple[int, int, int, int]], repeats: int, threads: int)
             except AssertionError as error:
                 yield WrongResult(f"{name} {shape}: not measured, its results are wrong: {error}")
                 continue
-            yield _time(name, shape, noisy, plain, x, repeats, threads)
+            yield _time(name, shape, noisy, plain, x, repeats, threads, block)
 
 
 def _check(layer: NoisyRecurrent, x: Tensor) -> None:
@@ -81,6 +83,7 @@ def _time(
     x: Tensor,
     repeats: int,
     threads: int,
+    block: int,
 ) -> Row:
     leaf, g = x.detach().requires_grad_(), torch.randn_like(x)
 
@@ -106,7 +109,7 @@ def _time(
     for what, make in (("forward", forward), ("both", both), ("inference", inference)):
         for layer in (noisy, plain):
             layer.train(what != "inference")
-        times[what] = median_times([make(noisy), make(plain)], repeats, block=5)
+        times[what] = median_times([make(noisy), make(plain)], repeats, block)
     memory = [peak_megabytes(f"{prefix}{name}", *shape, threads) for prefix in ("Noisy", "")]
     return Row(
         layer=name,
