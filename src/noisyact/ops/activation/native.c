@@ -16,12 +16,11 @@ typedef struct {
     int64_t p_size; /* 0: no p; 1: one for all; else one for each place of the last dimension */
 } activation;
 
-/* A block uses noise unless all its elements are strictly inside the linear part (NANI uses it everywhere). */
-INLINE int wants_noise(const activation *a, const float *x) {
-    if (!a->unit.stochastic) return 0;
+/* Whether phi is u in all of a block: then there is nothing to draw. */
+INLINE int linear_block(const unit *a, const float *x) {
     for (int j = 0; j < BLOCK; j += LANES)
-        if (!linear(&a->unit, load(x + j) * a->unit.slope + a->unit.offset)) return 1;
-    return 0;
+        if (!linear(a, load(x + j) * a->slope + a->offset)) return 0;
+    return 1;
 }
 
 /* The 128 values of p that begin at `column` of the last dimension, which repeats: in place, or gathered into `room`. */
@@ -46,80 +45,77 @@ INLINE void add_gp(const activation *a, const float *gp, int64_t column, int cou
 }
 
 INLINE int64_t next_column(const activation *a, int64_t column) {
+    if (a->p_size <= 1) return 0;
     column += BLOCK;
     return column < a->p_size ? column : column % a->p_size;
 }
 
-INLINE void noise_of_block(const activation *a, const float *x, int64_t begin, float xi[BLOCK]) {
-    if (!wants_noise(a, x)) {
-        for (int j = 0; j < BLOCK; j += LANES) store(xi + j, every(a->unit.expectation));
+INLINE void noise_of_block(const activation *a, int64_t begin, float xi[BLOCK]) {
+    if (a->unit.stochastic) {
+        normal_block(a->seed, (uint64_t)begin / BLOCK, xi);
         return;
     }
-    normal_block(a->seed, (uint64_t)begin / BLOCK, xi);
-    if (a->unit.scheme == NAH)
-        for (int j = 0; j < BLOCK; j += LANES) store(xi + j, absolute(load(xi + j)));
+    for (int j = 0; j < BLOCK; j += LANES) store(xi + j, every(a->unit.expectation));
+}
+
+INLINE void forward_block(const activation *a, const float *x, const float *p, int64_t begin, int64_t column, float *y) {
+    float xi[BLOCK], p_room[BLOCK];
+    if (linear_block(&a->unit, x)) {
+        for (int j = 0; j < BLOCK; j += LANES) store(y + j, load(x + j) * a->unit.slope + a->unit.offset);
+        return;
+    }
+    noise_of_block(a, begin, xi);
+    const floats one_p = every(a->p_size == 1 ? p[0] : 1.0f);
+    if (a->p_size > 1) p = p_of_block(a, p, column, p_room);
+    for (int j = 0; j < BLOCK; j += LANES)
+        store(y + j, phi_forward(&a->unit, load(x + j), a->p_size > 1 ? load(p + j) : one_p, load(xi + j)));
+}
+
+/* One p for all: its gradient goes to `total`; several: to `partial`. */
+INLINE void backward_block(const activation *a, const float *g, const float *x, const float *p, int64_t begin,
+                           int64_t column, int count, float *gx, floats *total, float *partial) {
+    float xi[BLOCK], p_room[BLOCK], gp[BLOCK];
+    if (linear_block(&a->unit, x)) {
+        for (int j = 0; j < BLOCK; j += LANES) store(gx + j, load(g + j) * a->unit.slope);
+        return;
+    }
+    noise_of_block(a, begin, xi);
+    const floats one_p = every(a->p_size == 1 ? p[0] : 1.0f);
+    if (a->p_size > 1) p = p_of_block(a, p, column, p_room);
+    for (int j = 0; j < BLOCK; j += LANES) {
+        floats gx_lanes, gp_lanes;
+        phi_backward(&a->unit, load(g + j), load(x + j), a->p_size > 1 ? load(p + j) : one_p, load(xi + j), &gx_lanes, &gp_lanes);
+        store(gx + j, gx_lanes);
+        if (a->p_size > 1) store(gp + j, gp_lanes);
+        else *total += gp_lanes;
+    }
+    if (a->p_size > 1) add_gp(a, gp, column, count, partial);
 }
 
 /* `first` is a multiple of 128; a short last block goes through padded copies. */
 INLINE void forward_span(const activation *a, const float *x, const float *p, float *y, int64_t first, int64_t end) {
-    float xi[BLOCK], p_room[BLOCK], x_copy[BLOCK], y_copy[BLOCK];
-    const floats p_all = every(a->p_size ? p[0] : 1.0f);
-    int64_t column = a->p_size > 1 ? first % a->p_size : 0;
-    for (int64_t begin = first; begin < end; begin += BLOCK) {
-        int count = end - begin < BLOCK ? (int)(end - begin) : BLOCK;
-        const float *x_block = x + begin, *p_block = p;
-        float *y_block = y + begin;
-        if (count < BLOCK) {
-            memset(x_copy, 0, sizeof x_copy);
-            memcpy(x_copy, x_block, (size_t)count * sizeof(float));
-            x_block = x_copy;
-            y_block = y_copy;
-        }
-        noise_of_block(a, x_block, begin, xi);
-        if (a->p_size > 1) p_block = p_of_block(a, p, column, p_room);
-        for (int j = 0; j < BLOCK; j += LANES) {
-            floats p_lanes = a->p_size > 1 ? load(p_block + j) : p_all;
-            store(y_block + j, phi_forward(&a->unit, load(x_block + j), p_lanes, load(xi + j)));
-        }
-        if (count < BLOCK) memcpy(y + begin, y_copy, (size_t)count * sizeof(float));
-        if (a->p_size > 1) column = next_column(a, column);
-    }
+    float x_copy[BLOCK] = {0}, y_copy[BLOCK];
+    int64_t begin = first, column = a->p_size > 1 ? first % a->p_size : 0;
+    for (; begin + BLOCK <= end; begin += BLOCK, column = next_column(a, column))
+        forward_block(a, x + begin, p, begin, column, y + begin);
+    if (begin == end) return;
+    memcpy(x_copy, x + begin, (size_t)(end - begin) * sizeof(float));
+    forward_block(a, x_copy, p, begin, column, y_copy);
+    memcpy(y + begin, y_copy, (size_t)(end - begin) * sizeof(float));
 }
 
 INLINE void backward_span(const activation *a, const float *g, const float *x, const float *p, float *gx,
                           float *partial, int64_t first, int64_t end) {
-    float xi[BLOCK], p_room[BLOCK], gp_block[BLOCK];
-    float x_copy[BLOCK], g_copy[BLOCK], gx_copy[BLOCK];
-    const floats p_all = every(a->p_size ? p[0] : 1.0f);
+    float g_copy[BLOCK] = {0}, x_copy[BLOCK] = {0}, gx_copy[BLOCK];
     floats total = every(0.0f);
-    int64_t column = a->p_size > 1 ? first % a->p_size : 0;
-    for (int64_t begin = first; begin < end; begin += BLOCK) {
-        int count = end - begin < BLOCK ? (int)(end - begin) : BLOCK;
-        const float *x_block = x + begin, *g_block = g + begin, *p_block = p;
-        float *gx_block = gx + begin;
-        if (count < BLOCK) {
-            memset(x_copy, 0, sizeof x_copy);
-            memset(g_copy, 0, sizeof g_copy);
-            memcpy(x_copy, x_block, (size_t)count * sizeof(float));
-            memcpy(g_copy, g_block, (size_t)count * sizeof(float));
-            x_block = x_copy;
-            g_block = g_copy;
-            gx_block = gx_copy;
-        }
-        noise_of_block(a, x_block, begin, xi);
-        if (a->p_size > 1) p_block = p_of_block(a, p, column, p_room);
-        for (int j = 0; j < BLOCK; j += LANES) {
-            floats p_lanes = a->p_size > 1 ? load(p_block + j) : p_all, gx_lanes, gp_lanes;
-            phi_backward(&a->unit, load(g_block + j), load(x_block + j), p_lanes, load(xi + j), &gx_lanes, &gp_lanes);
-            store(gx_block + j, gx_lanes);
-            if (a->p_size > 1) store(gp_block + j, gp_lanes);
-            else total += gp_lanes;
-        }
-        if (count < BLOCK) memcpy(gx + begin, gx_copy, (size_t)count * sizeof(float));
-        if (a->p_size > 1) {
-            add_gp(a, gp_block, column, count, partial);
-            column = next_column(a, column);
-        }
+    int64_t begin = first, column = a->p_size > 1 ? first % a->p_size : 0;
+    for (; begin + BLOCK <= end; begin += BLOCK, column = next_column(a, column))
+        backward_block(a, g + begin, x + begin, p, begin, column, BLOCK, gx + begin, &total, partial);
+    if (begin < end) {
+        memcpy(g_copy, g + begin, (size_t)(end - begin) * sizeof(float));
+        memcpy(x_copy, x + begin, (size_t)(end - begin) * sizeof(float));
+        backward_block(a, g_copy, x_copy, p, begin, column, (int)(end - begin), gx_copy, &total, partial);
+        memcpy(gx + begin, gx_copy, (size_t)(end - begin) * sizeof(float));
     }
     if (a->p_size == 1)
         for (int j = 0; j < LANES; j++) partial[0] += total[j];
@@ -128,7 +124,7 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
 /* One copy of `call`'s loops for each scheme, so that nothing is decided inside them: `s` has it as a constant. */
 #define CASE(SCHEME, CLIP, call)                                                                                       \
     case 2 * (SCHEME) + (CLIP):                                                                                        \
-        fixed.unit.scheme = (SCHEME);                                                                                       \
+        fixed.unit.scheme = (SCHEME);                                                                                   \
         fixed.unit.clip = (CLIP);                                                                                           \
         call;                                                                                                          \
         break;

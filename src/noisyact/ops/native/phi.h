@@ -35,9 +35,10 @@ INLINE floats depth_of(const unit *a, floats h, floats u) {
     return at_most(absolute(gap_of(a, h, u)), every(3.0e38f));
 }
 
-/* alpha h + (1 - alpha) u. */
+/* alpha h + (1 - alpha) u; an infinite u does not matter to alpha = 1. Written without a branch, as below. */
 INLINE floats leaky(const unit *a, floats h, floats u) {
-    return a->alpha == 1.0f ? h : h + (1.0f - a->alpha) * gap_of(a, h, u);
+    const int32_t leaks = a->alpha == 1.0f ? 0 : -1;
+    return h + (floats)((ints)((1.0f - a->alpha) * gap_of(a, h, u)) & leaks);
 }
 
 /* g where v lies in the range of h, its ends included: the kinks count as linear. */
@@ -48,8 +49,8 @@ INLINE floats inside(const unit *a, floats v, floats g) {
 
 /* The sign of d(x) = -sgn(x) sgn(1 - alpha), with sgn(0) = +1 (x + 0 turns -0 into +0). */
 INLINE ints direction(const unit *a, floats x) {
-    ints sign = sign_bit(x + 0.0f);
-    return a->alpha <= 1.0f ? sign ^ (int32_t)0x80000000 : sign;
+    const int32_t turn = a->alpha <= 1.0f ? (int32_t)0x80000000 : 0;
+    return sign_bit(x + 0.0f) ^ turn;
 }
 
 /* sigma of NANI and NANIS, which do not learn it: the noise of NANIS begins at the threshold itself. */
@@ -65,9 +66,11 @@ INLINE int linear(const unit *a, floats u) {
     return a->scheme != NANI && all(above(every(a->high), u)) && all(above(u, every(a->low)));
 }
 
-/* epsilon is xi, or |xi| for NAH. */
-INLINE floats phi_forward(const unit *a, floats x, floats p, floats epsilon) {
-    floats u = x * a->slope + a->offset, sigma;
+/* xi, or |xi| for NAH; the expectation of either is left as it is. */
+INLINE floats epsilon_of(const unit *a, floats xi) { return a->scheme == NAH ? absolute(xi) : xi; }
+
+INLINE floats phi_forward(const unit *a, floats x, floats p, floats xi) {
+    floats u = x * a->slope + a->offset, epsilon = epsilon_of(a, xi), sigma;
     if (a->scheme == NANI || a->scheme == NANIS) {
         sigma = fixed_sigma(a, u);
     } else {
@@ -82,8 +85,8 @@ INLINE floats phi_forward(const unit *a, floats x, floats p, floats epsilon) {
 }
 
 /* gx = g dphi/dx; gp = g dphi/dp. */
-INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats epsilon, floats *gx, floats *gp) {
-    floats u = x * a->slope + a->offset, zero = every(0.0f);
+INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats xi, floats *gx, floats *gp) {
+    floats u = x * a->slope + a->offset, epsilon = epsilon_of(a, xi), zero = every(0.0f);
     if (a->scheme == NANI || a->scheme == NANIS) {
         *gx = inside(a, (x + fixed_sigma(a, u) * epsilon) * a->slope + a->offset, g * a->slope);
         *gp = zero;
@@ -99,8 +102,9 @@ INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats eps
             g = inside(a, leaky(a, h, u) + flip(noise * t, d), g);
         }
         /* Going deeper grows |Delta| by u' outwards, and d points outwards for alpha > 1, inwards otherwise. */
-        floats outward = a->alpha > 1.0f ? rate : -rate;
-        *gx = g * a->slope * pick(saturated, (1.0f - a->alpha) + outward * absolute(p), every(1.0f));
+        const float out = a->alpha > 1.0f ? a->slope : -a->slope;
+        floats outward = out * absolute(p);
+        *gx = g * pick(saturated, (1.0f - a->alpha) * a->slope + rate * outward, every(a->slope));
         *gp = g * flip(rate * depth, d ^ sign_bit(p));
         return;
     }

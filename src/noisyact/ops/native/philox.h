@@ -17,68 +17,76 @@
 #define BLOCK (2 * GROUP)         /* elements the kernels take at a time */
 #define STREAMS 2                 /* vectors of counters in flight: one alone waits for its own results */
 
-/* High and low halves of v * m in every lane. */
-INLINE void multiply_wide(words v, uint32_t m, words *high, words *low) {
-    const wide upper = (wide){0} + 0xffffffff00000000u;
-    wide even = even_products(v, m), odd = even_products((words)((wide)v >> 32), m);
-    *high = (words)((even >> 32) | (odd & upper));
-    *low = v * m;
-}
-
 INLINE words lane_numbers(void) {
     words lane;
     for (int j = 0; j < LANES; j++) lane[j] = (uint32_t)j;
     return lane;
 }
 
-/* The rounds, on several vectors of counters at once. */
-INLINE void philox(uint64_t seed, words (*c)[4], const int streams) {
+/* The four words of each counter (first, c1, c2, c3), of which only the first differs between lanes; several vectors of
+ * counters at once.
+ *
+ * A product of two words takes a lane of 64 bits, so even and odd lanes go separate ways, each word in the low half of
+ * its wide lane. What gathers in the high halves never reaches a low one, and nothing clears it. Before the difference
+ * between lanes has spread, one of a round's two products is the same for all: the first two rounds are written out. */
+INLINE void philox(uint64_t seed, const words *first, uint32_t c1, uint32_t c2, uint32_t c3, words (*out)[4],
+                   const int streams) {
+    const uint32_t a = 0xD2511F53u, b = 0xCD9E8D57u;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        for (int s = 0; s < streams; s++) {
-            words high_a, low_a, high_b, low_b;
-            multiply_wide(c[s][0], 0xD2511F53u, &high_a, &low_a);
-            multiply_wide(c[s][2], 0xCD9E8D57u, &high_b, &low_b);
-            c[s][0] = high_b ^ c[s][1] ^ k0;
-            c[s][1] = low_b;
-            c[s][2] = high_a ^ c[s][3] ^ k1;
-            c[s][3] = low_a;
-        }
+    const uint64_t same_b = (uint64_t)c2 * b, same_a = (uint64_t)((uint32_t)(same_b >> 32) ^ c1 ^ k0) * a;
+    wide c[2 * STREAMS][4];
+    for (int s = 0; s < 2 * streams; s++) {
+        wide counters = (wide)first[s / 2];
+        c[s][3] = products(s % 2 ? counters >> 32 : counters, a);
+        c[s][2] = c[s][3] >> 32 ^ (uint64_t)(c3 ^ k1);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+    for (int s = 0; s < 2 * streams; s++) {
+        c[s][1] = products(c[s][2], b);
+        c[s][0] = c[s][1] >> 32 ^ (uint64_t)((uint32_t)same_b ^ k0);
+        c[s][2] = c[s][3] ^ (uint64_t)((uint32_t)(same_a >> 32) ^ k1);
+        c[s][3] = (wide){0} + same_a;
+    }
+    for (int round = 2; round < PHILOX_ROUNDS; round++) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
+        for (int s = 0; s < 2 * streams; s++) {
+            wide from_a = products(c[s][0], a), from_b = products(c[s][2], b);
+            c[s][0] = from_b >> 32 ^ c[s][1] ^ (uint64_t)k0;
+            c[s][1] = from_b;
+            c[s][2] = from_a >> 32 ^ c[s][3] ^ (uint64_t)k1;
+            c[s][3] = from_a;
+        }
     }
+    for (int s = 0; s < streams; s++)
+        for (int n = 0; n < 4; n++) out[s][n] = (words)((c[2 * s][n] & 0xffffffffu) | c[2 * s + 1][n] << 32);
 }
 
+/* Box-Muller. (w0 / 2 + 1/2) 2^-31 is never 0: the radius ends at 6.66. The angle is w1 as a part of a turn. */
 INLINE void normal_pair(words w0, words w1, floats *n0, floats *n1) {
-    /* (w0 / 2 + 1/2) 2^-31 is never 0: the radius ends at 6.66. The angle is w1 read as a signed part of a turn. */
-    floats u = (__builtin_convertvector((ints)(w0 >> 1), floats) + 0.5f) * 4.656612873077393e-10f;
-    floats radius = square_root(-2.0f * logarithm(u)), cosine, sine;
-    cosine_sine(__builtin_convertvector((ints)w1, floats) * 2.3283064365386963e-10f, &cosine, &sine);
+    floats radius = square_root(minus_two_log(__builtin_convertvector((ints)(w0 >> 1), floats) + 0.5f)), cosine, sine;
+    cosine_sine(w1, &cosine, &sine);
     *n0 = radius * cosine;
     *n1 = radius * sine;
 }
 
 /* The 128 normals of the groups 2 b and 2 b + 1. */
 INLINE void normal_block(uint64_t seed, uint64_t block, float xi[BLOCK]) {
-    const words lane = lane_numbers();
     for (int part = 0; part < BLOCK / 4; part += STREAMS * LANES) {
-        words c[STREAMS][4];
-        floats n[STREAMS][4];
-        for (int s = 0; s < STREAMS; s++) {
-            uint64_t first = block * (BLOCK / 4) + (uint64_t)(part + s * LANES); /* a multiple of LANES: never carries */
-            c[s][0] = lane + (uint32_t)first;
-            c[s][1] = (words){0} + (uint32_t)(first >> 32);
-            c[s][2] = c[s][3] = (words){0};
-        }
-        philox(seed, c, STREAMS);
-        for (int s = 0; s < STREAMS; s++) {
-            normal_pair(c[s][0], c[s][1], &n[s][0], &n[s][1]);
-            normal_pair(c[s][2], c[s][3], &n[s][2], &n[s][3]);
-        }
+        uint64_t begin = block * (BLOCK / 4) + (uint64_t)part; /* a multiple of the vectors' size: never carries */
+        words first[STREAMS], w[STREAMS][4];
+        for (int s = 0; s < STREAMS; s++) first[s] = lane_numbers() + (uint32_t)begin + (uint32_t)(s * LANES);
+        philox(seed, first, (uint32_t)(begin >> 32), 0, 0, w, STREAMS);
         for (int s = 0; s < STREAMS; s++) {
             int place = part + s * LANES;
             float *to = xi + place / COUNTERS * GROUP + place % COUNTERS;
-            for (int l = 0; l < 4; l++) store(to + l * COUNTERS, n[s][l]);
+            for (int l = 0; l < 4; l += 2) {
+                floats n0, n1;
+                normal_pair(w[s][l], w[s][l + 1], &n0, &n1);
+                store(to + l * COUNTERS, n0);
+                store(to + (l + 1) * COUNTERS, n1);
+            }
         }
     }
 }

@@ -34,10 +34,10 @@ INLINE ints sign_bit(floats v) { return (ints)v & (int32_t)0x80000000; }
 INLINE floats flip(floats v, ints sign) { return (floats)((ints)v ^ sign); }
 
 /* at_least(v, low) and at_most(v, high) are v where v is NaN.
- * where_above(a, b, yes, no) is yes where a > b; where_odd(n, yes, no) is yes where the integer n is odd.
- * even_products(v, m) are the 64-bit products of the even 32-bit lanes of v with m.
- * reciprocal(v) is for v between 1 and 2, square_root(v) for v from 0 to 1e30: an estimate and a Newton step, several
- * times faster than the instruction and right to the last bit or two. */
+ * has_bit(n, b) says where bit b of n is set.
+ * products(v, m) multiplies the low halves of 64-bit lanes with m; what is in the high halves does not matter.
+ * Division and the square root are the processor's: they are slow, but they keep other units busy than the
+ * multiplications of which everything here has plenty. */
 #if LANES == 16
 
 typedef __mmask16 mask;
@@ -45,20 +45,11 @@ INLINE mask above(floats a, floats b) { return _mm512_cmp_ps_mask((__m512)a, (__
 INLINE int all(mask m) { return m == 0xffff; }
 INLINE int any(mask m) { return m != 0; }
 INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm512_mask_blend_ps(m, (__m512)no, (__m512)yes); }
-INLINE mask odd(ints n) { return _mm512_test_epi32_mask((__m512i)n, _mm512_set1_epi32(1)); }
+INLINE mask has_bit(words n, int b) { return _mm512_test_epi32_mask((__m512i)n, _mm512_set1_epi32(1 << b)); }
 INLINE floats at_least(floats v, floats low) { return (floats)_mm512_max_ps((__m512)low, (__m512)v); }
 INLINE floats at_most(floats v, floats high) { return (floats)_mm512_min_ps((__m512)high, (__m512)v); }
-INLINE floats square_root(floats v) {
-    floats guarded = at_least(v, every(1e-30f)), r = (floats)_mm512_rsqrt14_ps((__m512)guarded), s = v * r;
-    return s + 0.5f * r * (v - s * s);
-}
-INLINE wide even_products(words v, uint32_t m) {
-    return (wide)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi32((int)m));
-}
-INLINE floats reciprocal(floats v) {
-    floats r = (floats)_mm512_rcp14_ps((__m512)v);
-    return r + r * (1.0f - v * r);
-}
+INLINE floats square_root(floats v) { return (floats)_mm512_sqrt_ps((__m512)v); }
+INLINE wide products(wide v, uint32_t m) { return (wide)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi64(m)); }
 
 #elif LANES == 8
 
@@ -67,21 +58,11 @@ INLINE mask above(floats a, floats b) { return _mm256_cmp_ps((__m256)a, (__m256)
 INLINE int all(mask m) { return _mm256_movemask_ps(m) == 0xff; }
 INLINE int any(mask m) { return _mm256_movemask_ps(m) != 0; }
 INLINE floats pick(mask m, floats yes, floats no) { return (floats)_mm256_blendv_ps((__m256)no, (__m256)yes, m); }
-INLINE mask odd(ints n) { return (__m256)(n << 31); }
+INLINE mask has_bit(words n, int b) { return (__m256)(n << (31 - b)); }
 INLINE floats at_least(floats v, floats low) { return (floats)_mm256_max_ps((__m256)low, (__m256)v); }
 INLINE floats at_most(floats v, floats high) { return (floats)_mm256_min_ps((__m256)high, (__m256)v); }
-INLINE floats square_root(floats v) {
-    floats guarded = at_least(v, every(1e-30f)), r = (floats)_mm256_rsqrt_ps((__m256)guarded), s = v * r;
-    return s + 0.5f * r * (v - s * s);
-}
-INLINE wide even_products(words v, uint32_t m) {
-    return (wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi32((int)m));
-}
-INLINE floats reciprocal(floats v) {
-    floats r = (floats)_mm256_rcp_ps((__m256)v);
-    r += r * (1.0f - v * r);
-    return r;
-}
+INLINE floats square_root(floats v) { return (floats)_mm256_sqrt_ps((__m256)v); }
+INLINE wide products(wide v, uint32_t m) { return (wide)_mm256_mul_epu32((__m256i)v, _mm256_set1_epi64x(m)); }
 
 #else
 
@@ -90,12 +71,11 @@ INLINE mask above(floats a, floats b) { return a > b; }
 INLINE int all(mask m) { return (m[0] & m[1] & m[2] & m[3]) != 0; }
 INLINE int any(mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
 INLINE floats pick(mask m, floats yes, floats no) { return (floats)((m & (ints)yes) | (~m & (ints)no)); }
-INLINE mask odd(ints n) { return -(n & 1); }
+INLINE mask has_bit(words n, int b) { return (ints)(n << (31 - b)) >> 31; }
 INLINE floats at_least(floats v, floats low) { return pick(low > v, low, v); }
 INLINE floats at_most(floats v, floats high) { return pick(v > high, high, v); }
 INLINE floats square_root(floats v) { return (floats){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
-INLINE wide even_products(words v, uint32_t m) { return ((wide)v & 0xffffffffu) * (uint64_t)m; }
-INLINE floats reciprocal(floats v) { return 1.0f / v; }
+INLINE wide products(wide v, uint32_t m) { return (v & 0xffffffffu) * (uint64_t)m; }
 
 #endif
 #endif

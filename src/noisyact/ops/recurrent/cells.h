@@ -51,9 +51,8 @@ INLINE void add_units(const cell *c, float *row, int64_t unit, floats v) {
  * (unit, row, step, n / 4). A pair is made only if one of its two nonlinearities can use it. */
 INLINE void draw(const cell *c, place at, uint32_t block, int first_pair, int second_pair, floats xi[4]) {
     if (!first_pair && !second_pair) return;
-    words w[1][4] = {{lane_numbers() + (uint32_t)at.unit, (words){0} + (uint32_t)at.row,
-                      (words){0} + (uint32_t)at.step, (words){0} + block}};
-    philox(c->seed, w, 1);
+    words units = lane_numbers() + (uint32_t)at.unit, w[1][4];
+    philox(c->seed, &units, (uint32_t)at.row, (uint32_t)at.step, block, w, 1);
     if (first_pair) normal_pair(w[0][0], w[0][1], &xi[0], &xi[1]);
     if (second_pair) normal_pair(w[0][2], w[0][3], &xi[2], &xi[3]);
 }
@@ -61,17 +60,14 @@ INLINE void draw(const cell *c, place at, uint32_t block, int first_pair, int se
 /* Whether a nonlinearity at x needs its noise drawn. */
 INLINE int wants(const unit *a, floats x) { return a->stochastic && !linear(a, x * a->slope + a->offset); }
 
-INLINE floats epsilon_of(const unit *a, floats xi) {
-    if (!a->stochastic) return every(a->expectation);
-    return a->scheme == NAH ? absolute(xi) : xi;
-}
+INLINE floats noise_of(const unit *a, floats xi) { return a->stochastic ? xi : every(a->expectation); }
 
 INLINE floats p_of(const cell *c, int n, int64_t unit) { return load_units(c, c->p + n * c->hidden, unit); }
 
 /* The n-th nonlinearity of the cell at x. */
 INLINE floats noisy(const cell *c, const unit *a, int n, int64_t unit, floats x, floats xi) {
     floats u = x * a->slope + a->offset;
-    return linear(a, u) ? u : phi_forward(a, x, p_of(c, n, unit), epsilon_of(a, xi));
+    return linear(a, u) ? u : phi_forward(a, x, p_of(c, n, unit), noise_of(a, xi));
 }
 
 /* Its gradient g brought back to x, the share of p added to the partial sums. */
@@ -79,7 +75,7 @@ INLINE floats noisy_back(const cell *c, const unit *a, int n, int64_t unit, floa
                          float *partial) {
     floats gx, gp;
     if (linear(a, x * a->slope + a->offset)) return g * a->slope;
-    phi_backward(a, g, x, p_of(c, n, unit), epsilon_of(a, xi), &gx, &gp);
+    phi_backward(a, g, x, p_of(c, n, unit), noise_of(a, xi), &gx, &gp);
     if (a->scheme != NANI && a->scheme != NANIS) add_units(c, partial + n * c->hidden, unit, gp);
     return gx;
 }
