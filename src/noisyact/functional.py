@@ -149,7 +149,9 @@ def noisy(
     _checked(x)
     _check_p(x, p)
     if scale is None:
-        scale = torch.full((), noise.scale, dtype=reference.working_dtype(x.dtype), device=x.device)
+        # Where x is, as a compiled graph wants it; outside one a GPU is spared the launch that fills it in.
+        device = "cpu" if x.device.type == "cuda" and not torch.compiler.is_compiling() else x.device
+        scale = torch.full((), noise.scale, dtype=reference.working_dtype(x.dtype), device=device)
     if not (noise.learns_p and (training or equations.expected_epsilon(noise))):
         p = None  # it has no part in the result, and so no gradient, whichever path computes
     if xi is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from noisyact.ops.activation import native, reference
+from noisyact.ops.activation import native, reference, triton
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme, scheme
 
@@ -31,8 +32,17 @@ def noisy_activation(
 
     Returns: x's shape and dtype.
     """
-    # A scheme and a pair in the types that torch lets an operator take; _decode turns them back.
-    return _activation(x, p, scale, seed, str(scheme), [pair.slope, pair.offset, pair.low, pair.high])
+    if triton.serves(x) and not torch.compiler.is_compiling() and _plain(x, p):
+        # The same without torch's dispatcher, which takes longer than the GPU does.
+        if torch.is_grad_enabled():
+            return _EagerActivation.apply(x, p, scale, seed, scheme, pair)  # pyright: ignore[reportReturnType]
+        return triton.forward(x, p, scale, seed, scheme, pair)
+    return _activation(x, p, scale, seed, *_encode(scheme, pair))
+
+
+def _encode(scheme: Scheme, pair: HardPair) -> tuple[str, list[float]]:
+    """A scheme and a pair in the types that torch lets an operator take."""
+    return str(scheme), [pair.slope, pair.offset, pair.low, pair.high]
 
 
 @functools.lru_cache(maxsize=256)
@@ -50,7 +60,7 @@ def has_kernel(x: Tensor) -> bool:
     None does under torch.func or forward-mode differentiation: torch takes no custom operator through torch.func.grad,
     and forward mode would drop the tangent of one without a word.
     """
-    return native.serves(x) and not _transformed()
+    return (native.serves(x) or triton.serves(x)) and not _transformed()
 
 
 @torch.compiler.assume_constant_result
@@ -58,12 +68,24 @@ def _transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def _plain(*tensors: Tensor | None) -> bool:
+    """Whether these are tensors with memory of their own, and nobody listens to what is done with them."""
+    kinds = (Tensor, torch.nn.Parameter, type(None))
+    return all(type(t) in kinds for t in tensors) and torch._C._len_torch_dispatch_stack() == 0
+
+
+def _path(x: Tensor) -> ModuleType:
+    for path in (native, triton):
+        if path.serves(x):
+            return path
+    return reference
+
+
 @torch.library.custom_op("noisyact::activation", mutates_args=())
 def _activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme_text: str, pair_numbers: list[float]
 ) -> Tensor:
-    path = native if native.serves(x) else reference
-    return path.forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers)).contiguous()
+    return _path(x).forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers)).contiguous()
 
 
 @torch.library.custom_op("noisyact::activation_backward", mutates_args=())
@@ -71,8 +93,7 @@ def _activation_backward(
     g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme_text: str,
     pair_numbers: list[float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    path = native if native.serves(x) else reference
-    gx, gp = path.backward(g, x, p, scale, seed, *_decode(scheme_text, pair_numbers))
+    gx, gp = _path(x).backward(g, x, p, scale, seed, *_decode(scheme_text, pair_numbers))
     return gx.contiguous(), gp.to(x.dtype if p is None else p.dtype)
 
 
@@ -111,3 +132,25 @@ def _differentiate_again(ctx: Any, g_gx: Tensor, g_gp: Tensor) -> tuple:
 
 _activation.register_autograd(_differentiate, setup_context=_keep)
 _activation_backward.register_autograd(_differentiate_again, setup_context=_keep)
+
+
+class _EagerActivation(torch.autograd.Function):
+    """The operation and its gradient by the GPU kernels, called without torch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        """As the registered operation; it keeps the same."""
+        *tensors, ctx.scheme, ctx.pair = inputs
+        ctx.save_for_backward(*tensors)
+        return triton.forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """As the registered one, which has a gradient in its turn and so computes where one is asked for."""
+        x, p, scale, seed = ctx.saved_tensors
+        arguments = (*grad_outputs, x, p, scale, seed)
+        if torch.is_grad_enabled():
+            gx, gp = _activation_backward(*arguments, *_encode(ctx.scheme, ctx.pair))
+        else:
+            gx, gp = triton.backward(*arguments, ctx.scheme, ctx.pair)
+        return gx, None if p is None else gp, None, None, None, None

@@ -1,0 +1,216 @@
+"""The operation in Triton: one pass over memory each way, xi made on the spot from the seed and the place.
+
+Of the noise, element ``64 g + 16 l + j`` takes normal l of counter ``16 g + j``. A tile is GROUPS such groups, and the
+work on it is done in four parts, one for each l, of shape [GROUPS, 16]: a thread has the same counters in all four, so
+that every word it makes is used where it is made, and still reads and writes 16 bytes at a time.
+
+A program takes every P-th tile, P the number of programs. Where p has one value for each place of a row, P tiles are a
+whole number of rows: a program meets the same places of p in all its tiles, reads them once, and sums their gradients
+where it is. FUNCTION is what phi takes last: SCHEME, LEAK, CLIP, SLOPE, OFFSET, LOW, HIGH, SOFT.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.triton.instructions import INTERPRETED
+from noisyact.ops.triton.normal import four_words, normal_pair
+from noisyact.ops.triton.phi import NAH, phi, phi_derivatives
+
+__all__ = ["backward_kernel", "forward_kernel"]
+
+
+@triton.jit(do_not_specialize=["n", "features"])
+def forward_kernel(
+    x_ptr, p_ptr, scale, seed_ptr, y_ptr, n, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr,
+    EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
+):  # fmt: skip
+    """phi of the n elements of x.
+
+    p_ptr may be None for p = 1, and seed_ptr for the expectation, whose epsilon is EXPECTED. The scale is a number or
+    points to one.
+    """
+    scale = _number(scale).to(tl.float32)
+    seed = _number(seed_ptr)
+    ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
+    whole, rest = _tiles(n, GROUPS)
+    tile = tl.program_id(0)
+    while tile < whole:
+        _forward_tile(x_ptr, ps, scale, seed, y_ptr, tile, rest, GROUPS, True, EXPECTED, FUNCTION)
+        tile += tl.num_programs(0)
+    if tile == whole and rest > 0:
+        _forward_tile(x_ptr, ps, scale, seed, y_ptr, tile, rest, GROUPS, False, EXPECTED, FUNCTION)
+
+
+@triton.jit(do_not_specialize=["n", "features"])
+def backward_kernel(
+    g_ptr, x_ptr, p_ptr, scale, seed_ptr, gx_ptr, partial_ptr, n, features, GROUPS: tl.constexpr,
+    PER_FEATURE: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of x, and of p each program's part: one sum, or one for each place of its tiles.
+
+    Arguments as forward_kernel's. partial_ptr is None where p_ptr is.
+    """
+    scale = _number(scale).to(tl.float32)
+    seed = _number(seed_ptr)
+    ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
+    zero = tl.zeros([GROUPS, 16], tl.float32)
+    sums = (zero, zero, zero, zero)
+    whole, rest = _tiles(n, GROUPS)
+    tile = tl.program_id(0)
+    while tile < whole:
+        sums = _backward_tile(g_ptr, x_ptr, ps, scale, seed, gx_ptr, sums, tile, rest, GROUPS, True, PER_FEATURE,
+                              EXPECTED, FUNCTION)  # fmt: skip
+        tile += tl.num_programs(0)
+    if tile == whole and rest > 0:
+        sums = _backward_tile(g_ptr, x_ptr, ps, scale, seed, gx_ptr, sums, tile, rest, GROUPS, False, PER_FEATURE,
+                              EXPECTED, FUNCTION)  # fmt: skip
+    if partial_ptr is not None:
+        if PER_FEATURE:
+            first = tl.program_id(0).to(tl.int64) * (GROUPS * 64)
+            for part in tl.static_range(4):
+                places = _places(part, GROUPS)
+                tl.store(partial_ptr + first + places, sums[part], mask=places < n - first)
+        else:
+            tl.store(partial_ptr + tl.program_id(0), tl.sum(sums[0]))
+
+
+@triton.jit
+def _forward_tile(
+    x_ptr, ps, scale, seed, y_ptr, tile, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr, EXPECTED: tl.constexpr,
+    FUNCTION: tl.constexpr,
+):  # fmt: skip
+    first = tile.to(tl.int64) * (GROUPS * 64)
+    xs = _load(x_ptr + first, rest, GROUPS, WHOLE)
+    epsilons = _epsilons(seed, xs[0], tile, GROUPS, FUNCTION[0], EXPECTED)
+    for part in tl.static_range(4):
+        y = phi(xs[part], ps[part], epsilons[part], scale, FUNCTION[0], FUNCTION[1], FUNCTION[2], FUNCTION[3],
+                FUNCTION[4], FUNCTION[5], FUNCTION[6], FUNCTION[7])  # fmt: skip
+        _store_part(y_ptr + first, y, rest, part, GROUPS, WHOLE)
+
+
+@triton.jit
+def _backward_tile(
+    g_ptr, x_ptr, ps, scale, seed, gx_ptr, sums, tile, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
+    PER_FEATURE: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
+):  # fmt: skip
+    """Returns the sums with what the tile adds; without PER_FEATURE all of it goes to the first."""
+    first = tile.to(tl.int64) * (GROUPS * 64)
+    gs = _load(g_ptr + first, rest, GROUPS, WHOLE)
+    xs = _load(x_ptr + first, rest, GROUPS, WHOLE)
+    epsilons = _epsilons(seed, xs[0], tile, GROUPS, FUNCTION[0], EXPECTED)
+    s0, s1, s2, s3 = sums
+    for part in tl.static_range(4):
+        _, dx, dp = phi_derivatives(
+            xs[part], ps[part], epsilons[part], scale, FUNCTION[0], FUNCTION[1], FUNCTION[2], FUNCTION[3], FUNCTION[4],
+            FUNCTION[5], FUNCTION[6], FUNCTION[7],
+        )  # fmt: skip
+        _store_part(gx_ptr + first, gs[part] * dx, rest, part, GROUPS, WHOLE)
+        if part == 0 or not PER_FEATURE:
+            s0 += gs[part] * dp
+        elif part == 1:
+            s1 += gs[part] * dp
+        elif part == 2:
+            s2 += gs[part] * dp
+        else:
+            s3 += gs[part] * dp
+    return s0, s1, s2, s3
+
+
+@triton.jit
+def _number(given):
+    """What a pointer to one number points to; a number, or None, as it is."""
+    if given is None:
+        return None
+    elif given.dtype.is_ptr():
+        return tl.load(given)
+    else:
+        return given
+
+
+@triton.jit
+def _tiles(n, GROUPS: tl.constexpr):
+    """How many whole tiles there are, and how many elements after them."""
+    return (n // (GROUPS * 64)).to(tl.int32), (n % (GROUPS * 64)).to(tl.int32)
+
+
+@triton.jit
+def _places(PART: tl.constexpr, GROUPS: tl.constexpr):
+    """The elements of a part, counted from the tile's first."""
+    return tl.arange(0, GROUPS)[:, None] * 64 + (tl.arange(0, 16)[None, :] + 16 * PART)
+
+
+@triton.jit
+def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
+    """p for the four parts of each of the program's tiles."""
+    if p_ptr is None:
+        one = tl.full([1, 1], 1.0, tl.float32)
+        return one, one, one, one
+    elif PER_FEATURE:
+        first = ((tl.program_id(0).to(tl.int64) * (GROUPS * 64)) % features).to(tl.int32)
+        return (
+            tl.load(p_ptr + (first + _places(0, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + _places(1, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + _places(2, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + _places(3, GROUPS)) % features).to(tl.float32),
+        )
+    else:
+        p = tl.load(p_ptr).to(tl.float32)
+        return p, p, p, p
+
+
+@triton.jit
+def _epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXPECTED: tl.constexpr):
+    """epsilon for the four parts of a tile, where x is one of them."""
+    if seed is None:
+        expected = tl.full([1, 1], EXPECTED, tl.float32)
+        return expected, expected, expected, expected
+    else:
+        first = tile.to(tl.int64) * (GROUPS * 16)  # the counters of a tile divide 2^32: one upper word for all
+        counter = tl.arange(0, GROUPS)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        counter = (first & 0xFFFFFFFF).to(tl.uint32) + counter.to(tl.uint32)
+        zero = tl.zeros([1, 1], tl.uint32)
+        w0, w1, w2, w3 = four_words(seed, _beside(counter, x), (first >> 32).to(tl.uint32), zero, zero)
+        n0, n1 = normal_pair(w0, w1)
+        n2, n3 = normal_pair(w2, w3)
+        if SCHEME == NAH:
+            return tl.abs(n0), tl.abs(n1), tl.abs(n2), tl.abs(n3)
+        else:
+            return n0, n1, n2, n3
+
+
+@triton.jit
+def _beside(counter, x):
+    """The counter, held by the threads that hold x; the compiler would else lay it out anew and move all the noise."""
+    if INTERPRETED:
+        return counter
+    else:
+        return tl.inline_asm_elementwise("mov.b32 $0, $1; // $2", "=r,r,f", [counter, x], tl.uint32, True, 1)
+
+
+@triton.jit
+def _load(pointer, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
+    """The four parts of a tile, which has only rest elements unless it is WHOLE."""
+    return (
+        _load_part(pointer, rest, 0, GROUPS, WHOLE), _load_part(pointer, rest, 1, GROUPS, WHOLE),
+        _load_part(pointer, rest, 2, GROUPS, WHOLE), _load_part(pointer, rest, 3, GROUPS, WHOLE),
+    )  # fmt: skip
+
+
+@triton.jit
+def _load_part(pointer, rest, PART: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
+    places = _places(PART, GROUPS)
+    if WHOLE:  # no mask: a mask that could end anywhere would have the elements read one by one
+        return tl.load(pointer + places).to(tl.float32)
+    else:
+        return tl.load(pointer + places, mask=places < rest, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_part(pointer, values, rest, PART: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
+    places = _places(PART, GROUPS)
+    if WHOLE:
+        tl.store(pointer + places, values)
+    else:
+        tl.store(pointer + places, values, mask=places < rest)

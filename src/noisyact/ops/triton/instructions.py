@@ -1,0 +1,72 @@
+"""Elementary functions of float32 by one instruction of the GPU each; Triton's own take several to be right everywhere.
+
+Where no GPU runs the kernels (Triton's interpreter) they are the exact functions. All flush subnormal numbers to 0.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["cosine", "exp2", "log2", "reciprocal", "sine", "square_root"]
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _instruction(NAME: tl.constexpr, x):
+    return tl.inline_asm_elementwise(NAME + " $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def exp2(x):
+    """2^x, relative error 2^-22."""
+    if INTERPRETED:
+        return tl.exp2(x)
+    else:
+        return _instruction("ex2.approx.ftz.f32", x)
+
+
+@triton.jit
+def log2(x):
+    """The logarithm to base 2: error 2^-22, absolute for x in (1/2, 2) and relative elsewhere."""
+    if INTERPRETED:
+        return tl.log2(x)
+    else:
+        return _instruction("lg2.approx.ftz.f32", x)
+
+
+@triton.jit
+def reciprocal(x):
+    """1 / x, off by one unit in the last place; exact for a power of two."""
+    if INTERPRETED:
+        return 1.0 / x
+    else:
+        return _instruction("rcp.approx.ftz.f32", x)
+
+
+@triton.jit
+def square_root(x):
+    """The square root, relative error 2^-23."""
+    if INTERPRETED:
+        return tl.sqrt(x)
+    else:
+        return _instruction("sqrt.approx.ftz.f32", x)
+
+
+@triton.jit
+def cosine(x):
+    """The cosine of x in [-pi, pi], absolute error 2^-20.5."""
+    if INTERPRETED:
+        return tl.cos(x)
+    else:
+        return _instruction("cos.approx.ftz.f32", x)
+
+
+@triton.jit
+def sine(x):
+    """The sine of x in [-pi, pi], absolute error 2^-20.5."""
+    if INTERPRETED:
+        return tl.sin(x)
+    else:
+        return _instruction("sin.approx.ftz.f32", x)

@@ -1,0 +1,52 @@
+"""Standard normal noise from a counter, in Triton: the same xi as noisyact/noise.py and ops/native/philox.h give."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.triton.instructions import cosine, log2, sine, square_root
+
+__all__ = ["four_words", "normal_pair"]
+
+ROUNDS = tl.constexpr(7)
+
+
+@triton.jit
+def four_words(seed, c0, c1, c2, c3):
+    """Philox4x32: the four words of each counter (c0, c1, c2, c3), uint32 tensors of one shape; seed: one int64."""
+    k0 = (seed & 0xFFFFFFFF).to(tl.uint32)
+    k1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    for _ in tl.static_range(ROUNDS):
+        a = _product(c0, 0xD2511F53)
+        b = _product(c2, 0xCD9E8D57)
+        c0 = (b >> 32).to(tl.uint32) ^ c1 ^ k0
+        c2 = (a >> 32).to(tl.uint32) ^ c3 ^ k1
+        c1 = b.to(tl.uint32)
+        c3 = a.to(tl.uint32)
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _product(c, FACTOR: tl.constexpr):
+    """All 64 bits at once: one instruction, where tl.philox takes one for each half."""
+    return tl.mul(c.to(tl.uint64), tl.full([1], FACTOR, tl.uint64), sanitize_overflow=False)
+
+
+@triton.jit
+def normal_pair(w0, w1):
+    """Box-Muller: the radius from 31 bits, never 0; the angle from 32 bits read as a signed part of a turn."""
+    u = (w0 >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
+    radius = square_root(_minus_two_logarithm(u))
+    angle = w1.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09  # 2 pi / 2^32
+    return radius * cosine(angle), radius * sine(angle)
+
+
+@triton.jit
+def _minus_two_logarithm(u):
+    """-2 ln(u) for u in (0, 1]. Near 1, where the instruction's absolute error would be all, by the series."""
+    v = 1.0 - u
+    near = v * (2.0 + v * (1.0 + v * 0.6666667))
+    return tl.where(v < 0.0078125, near, log2(u) * -1.3862943611198906)

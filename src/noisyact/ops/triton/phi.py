@@ -1,0 +1,194 @@
+"""phi(x, epsilon) and its derivatives in Triton: the paper's formulas, for every GPU kernel.
+
+noisyact/equations.py is what they must equal. A function is described by constants of the compilation: SCHEME (a
+scheme's code, or NONE), LEAK (1 - alpha), CLIP, and the pair: SLOPE, OFFSET, LOW, HIGH and SOFT, which replaces the
+clipped line by the sigmoid or the tanh itself.
+
+They are written in ``T = tanh(|p| |Delta| / 2)``, from which the signs of Delta and x drop out or become one bit each:
+the derivation is in ops/activation/README.md. It holds since Delta has the sign of -x wherever it is not 0.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.triton.instructions import exp2, reciprocal
+
+__all__ = ["HARD", "NONE", "SOFT_SIGMOID", "SOFT_TANH", "phi", "phi_derivatives"]
+
+NONE = tl.constexpr(-1)
+NAN, NAH, NANI, NANIL, NANIS = (tl.constexpr(code) for code in range(5))
+HARD, SOFT_SIGMOID, SOFT_TANH = (tl.constexpr(code) for code in range(3))
+LOG2_E = tl.constexpr(1.4426950408889634)
+LARGEST = tl.constexpr(3.4028234663852886e38)
+
+
+@triton.jit
+def _u(x, SLOPE: tl.constexpr, OFFSET: tl.constexpr):
+    """The linearisation; adding 0 is an instruction too, for it makes +0 of -0."""
+    if OFFSET == 0.0:
+        return x * SLOPE
+    else:
+        return x * SLOPE + OFFSET
+
+
+@triton.jit
+def _clip(u, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """u within [LOW, HIGH]; NaN stays NaN, and a side without a limit costs nothing."""
+    if LOW > float("-inf"):
+        u = tl.maximum(u, LOW, propagate_nan=tl.PropagateNan.ALL)
+    if HIGH < float("inf"):
+        u = tl.minimum(u, HIGH, propagate_nan=tl.PropagateNan.ALL)
+    return u
+
+
+@triton.jit
+def _inside(u, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Whether u lies in [LOW, HIGH]; NaN does not."""
+    return _clip(u, LOW, HIGH) == u
+
+
+@triton.jit
+def _h(x, SLOPE: tl.constexpr, OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr):
+    """h."""
+    if SOFT == HARD:
+        return _clip(_u(x, SLOPE, OFFSET), LOW, HIGH)
+    elif SOFT == SOFT_SIGMOID:
+        return reciprocal(1.0 + exp2(x * -LOG2_E))
+    else:
+        return 2.0 * reciprocal(1.0 + exp2(x * (-2.0 * LOG2_E))) - 1.0
+
+
+@triton.jit
+def _h_slope(
+    x, h, SLOPE: tl.constexpr, OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr
+):
+    """h'(x), where h is h(x); the kinks count as linear."""
+    if SOFT == HARD:
+        return tl.where(h == _u(x, SLOPE, OFFSET), SLOPE, 0.0)
+    elif SOFT == SOFT_SIGMOID:
+        return h * (1.0 - h)
+    else:
+        return 1.0 - h * h
+
+
+@triton.jit
+def _gap(h, u, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Delta = h - u: 0 where both are the same infinity."""
+    if LOW == float("-inf") or HIGH == float("inf"):
+        return tl.where(h == u, 0.0, h - u)
+    else:
+        return h - u
+
+
+@triton.jit
+def _depth(gap):
+    """|Delta|, held finite so that p = 0 times it is 0."""
+    return tl.minimum(tl.abs(gap), LARGEST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _t(p, depth):
+    """T = tanh(|p| |Delta| / 2); 0 for Delta = 0."""
+    return 2.0 * reciprocal(1.0 + exp2(depth * (tl.abs(p) * -LOG2_E))) - 1.0
+
+
+@triton.jit
+def _with_sign(v, x):
+    """sgn(x) v. The sign bit alone: at 0, where it may mislead, v is 0."""
+    return (v.to(tl.int32, bitcast=True) ^ (x.to(tl.int32, bitcast=True) & -0x80000000)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _directed(v, x, LEAK: tl.constexpr):
+    """d(x) v with d(x) = -sgn(x) sgn(1 - alpha)."""
+    if LEAK >= 0.0:
+        return _with_sign(-v, x)
+    else:
+        return _with_sign(v, x)
+
+
+@triton.jit
+def _leaky(h, gap, LEAK: tl.constexpr):
+    """alpha h + (1 - alpha) u; no leak, no term, so that an infinite Delta makes no NaN."""
+    if LEAK == 0.0:
+        return h
+    else:
+        return h - LEAK * gap
+
+
+@triton.jit
+def _noisy_input(x, epsilon, scale, SCHEME: tl.constexpr, SLOPE: tl.constexpr, OFFSET: tl.constexpr,
+                 LOW: tl.constexpr, HIGH: tl.constexpr):  # fmt: skip
+    """x + sigma epsilon for NANI and NANIS; the noise of NANIS begins at the threshold itself."""
+    if SCHEME == NANI:
+        return x + scale * epsilon
+    else:
+        u = _u(x, SLOPE, OFFSET)
+        return tl.where((u <= LOW) | (u >= HIGH), x + scale * epsilon, x)
+
+
+@triton.jit
+def phi(
+    x, p, epsilon, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, SLOPE: tl.constexpr,
+    OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr,
+):  # fmt: skip
+    """The noisy activation, float32; epsilon is xi, or |xi| for NAH, or its expectation."""
+    if SCHEME == NONE:
+        return _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
+    elif SCHEME == NANI or SCHEME == NANIS:
+        return _h(_noisy_input(x, epsilon, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH), SLOPE, OFFSET, LOW, HIGH, SOFT)
+    else:
+        h = _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        gap = _gap(h, _u(x, SLOPE, OFFSET), LOW, HIGH)
+        t = _t(p, _depth(gap))
+        noise = (t * t) * ((0.25 * scale) * epsilon)
+        if SCHEME == NANIL:
+            return _h(x + noise, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        else:
+            value = _leaky(h, gap, LEAK) + _directed(noise, x, LEAK)
+            if CLIP:
+                value = _clip(value, LOW, HIGH)
+            return value
+
+
+@triton.jit
+def phi_derivatives(
+    x, p, epsilon, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, SLOPE: tl.constexpr,
+    OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr,
+):  # fmt: skip
+    """phi, dphi/dx and dphi/dp."""
+    h = _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
+    h_slope = _h_slope(x, h, SLOPE, OFFSET, LOW, HIGH, SOFT)
+    zero = tl.zeros_like(x)
+    if SCHEME == NONE:
+        return h, h_slope, zero
+    elif SCHEME == NANI or SCHEME == NANIS:
+        v = _noisy_input(x, epsilon, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH)
+        value = _h(v, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        return value, _h_slope(v, value, SLOPE, OFFSET, LOW, HIGH, SOFT), zero
+    else:
+        gap = _gap(h, _u(x, SLOPE, OFFSET), LOW, HIGH)
+        depth = _depth(gap)
+        t = _t(p, depth)
+        strength = t * ((0.25 * scale) * epsilon)
+        rate = strength - strength * (t * t)  # d (sigma epsilon) / d (|p| |Delta|)
+        through_x = rate * tl.abs(p) * (h_slope - SLOPE)
+        through_p = _with_sign(rate * depth, p)
+        if SCHEME == NANIL:
+            v = x + strength * t
+            value = _h(v, SLOPE, OFFSET, LOW, HIGH, SOFT)
+            v_slope = _h_slope(v, value, SLOPE, OFFSET, LOW, HIGH, SOFT)
+            return value, v_slope - v_slope * _with_sign(through_x, x), v_slope * through_p
+        else:
+            value = _leaky(h, gap, LEAK) + _directed(strength * t, x, LEAK)
+            if LEAK < 0.0:
+                through_x = -through_x
+            gx = (LEAK * SLOPE + (1.0 - LEAK) * h_slope) + through_x
+            gp = _directed(through_p, x, LEAK)
+            if CLIP:
+                inside = _inside(value, LOW, HIGH)
+                return _clip(value, LOW, HIGH), tl.where(inside, gx, 0.0), tl.where(inside, gp, 0.0)
+            else:
+                return value, gx, gp
