@@ -18,12 +18,15 @@ def _keep_threads():
 
 def test_table_and_record(capsys, tmp_path):
     record = tmp_path / "record.json"
-    assert main(["activations", "--elements", str(1024 * 300), "--repeats", "2", "--json", str(record)]) == 0
+    assert (
+        main(["activations", "--device", "cpu", "--elements", str(1024 * 300), "--repeats", "2", "--json", str(record)])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "hard tanh, NAH" in out
     assert "torch: " in out
     written = json.loads(record.read_text())
-    assert len(written["rows"]) == len(activations.CASES)
+    assert len(written["rows"]) == len(activations.cases("cpu"))
     assert written["refused"] == []
     for row in written["rows"]:
         assert row["both_ratio"] == pytest.approx(row["both_ms"] / row["hardtanh_both_ms"])
@@ -32,9 +35,9 @@ def test_table_and_record(capsys, tmp_path):
 def test_wrong_results_have_no_speed(monkeypatch, capsys):
     right = activations.noisy
     monkeypatch.setattr(activations, "noisy", lambda x, *rest, **more: right(x, *rest, **more) * 1.05)
-    assert main(["activations", "--elements", str(1024 * 300), "--repeats", "1"]) == 1
+    assert main(["activations", "--device", "cpu", "--elements", str(1024 * 300), "--repeats", "1"]) == 1
     out = capsys.readouterr().out
-    assert out.count("REFUSED") == len(activations.CASES)
+    assert out.count("REFUSED") == len(activations.cases("cpu"))
     assert "ms" not in out.split("case")[1].split("REFUSED")[0]
 
 

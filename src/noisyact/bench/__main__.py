@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import importlib.metadata
 import json
 import platform
 import sys
@@ -17,6 +18,7 @@ import torch
 import noisyact
 from noisyact.bench import activations, recurrent
 from noisyact.ops import native
+from noisyact.ops.triton import obstacle
 from noisyact.tables import text_table
 
 
@@ -24,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and say by the exit code whether every case was right."""
     parser = argparse.ArgumentParser(prog="python -m noisyact.bench", description=__doc__)
     parser.add_argument("what", choices=["activations", "recurrent"])
-    parser.add_argument("--elements", type=_positive, default=4 * 2**20, help="of x, for activations (default 4194304)")
+    parser.add_argument(
+        "--elements", type=_positive, help="of x, for activations (default 4194304, on a GPU 268435456)"
+    )
     parser.add_argument(
         "--repeats", type=_positive, help="turns whose calls the median is taken of (default 41, recurrent 9)"
     )
@@ -35,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="for activations")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     options = parser.parse_args(arguments)
+    if options.elements is None:
+        options.elements = 2**22 if options.device == "cpu" else 2**28
     if options.elements % activations.FEATURES:
         parser.error(f"--elements {options.elements}: must be a multiple of {activations.FEATURES}")
     torch.set_num_threads(options.threads)
@@ -78,13 +84,18 @@ def _setting(options: argparse.Namespace) -> dict[str, Any]:
         "noisyact": noisyact.__version__,
         "torch": torch.__version__,
         "device": f"{platform.machine()} CPU, {options.threads} threads" if on_cpu else torch.cuda.get_device_name(),
-        "kernels": native.status() if on_cpu else "torch operations",
+        "kernels": native.status() if on_cpu else _gpu_kernels(options.device),
         "date": datetime.date.today().isoformat(),
     }
 
 
+def _gpu_kernels(device: str) -> str:
+    why = obstacle(torch.empty(0, device=device).device)
+    return f"Triton {importlib.metadata.version('triton')}" if why is None else f"torch operations: {why}"
+
+
 def _activations_table(rows: list[activations.Row]) -> str:
-    header = ("case", "forward", "hardtanh", "ratio", "fwd+bwd", "hardtanh", "ratio", "formula in torch")
+    header = ("case", "forward", "hardtanh", "ratio", "fwd+bwd", "hardtanh", "ratio", "formula in torch", "compiled")
     cells = [
         (
             row.case,
@@ -95,6 +106,7 @@ def _activations_table(rows: list[activations.Row]) -> str:
             f"{row.hardtanh_both_ms:.2f} ms",
             f"{row.both_ratio:.2f}",
             f"{row.formula_both_ms:.2f} ms",
+            "" if row.compiled_both_ms is None else f"{row.compiled_both_ms:.2f} ms",
         )
         for row in rows
     ]
