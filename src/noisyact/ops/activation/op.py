@@ -147,10 +147,10 @@ class _EagerActivation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """As the registered one, which has a gradient in its turn and so computes where one is asked for."""
+        (g,) = grad_outputs
         x, p, scale, seed = ctx.saved_tensors
-        arguments = (*grad_outputs, x, p, scale, seed)
         if torch.is_grad_enabled():
-            gx, gp = _activation_backward(*arguments, *_encode(ctx.scheme, ctx.pair))
+            gx, gp = _activation_backward(g, x, p, scale, seed, *_encode(ctx.scheme, ctx.pair))
         else:
-            gx, gp = triton.backward(*arguments, ctx.scheme, ctx.pair)
+            gx, gp = triton.backward(g, x, p, scale, seed, ctx.scheme, ctx.pair)
         return gx, None if p is None else gp, None, None, None, None

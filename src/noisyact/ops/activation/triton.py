@@ -39,19 +39,14 @@ def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, sch
     """As reference.forward."""
     x, p = x.contiguous(), None if p is None else p.contiguous()
     y = torch.empty_like(x)
-    if x.numel():
-        n, features = x.numel(), 1 if p is None else p.numel()
-        with torch.cuda.device_of(x):
-            _kernels().forward_kernel[(_programs(n, features),)](
-                x,
-                p,
-                _on(x, scale),
-                _on(x, seed),
-                y,
-                n,
-                features,
-                **_constants(features, seed is not None, scheme, pair),
-            )
+    n, features = x.numel(), 1 if p is None else p.numel()
+    if n == 0:
+        return y
+    constants = _constants(features > 1, seed is not None, scheme, pair)
+    with torch.cuda.device_of(x):
+        _kernels().forward_kernel[(_programs(n, features),)](
+            x, p, _on(x, scale), _on(x, seed), y, n, features, **constants
+        )
     return y
 
 
@@ -60,18 +55,18 @@ def backward(
 ) -> tuple[Tensor, Tensor]:
     """As reference.backward."""
     g, x, p = g.contiguous(), x.contiguous(), None if p is None else p.contiguous()
-    n, features = x.numel(), 1 if p is None else p.numel()
     gx = torch.empty_like(x)
+    n, features = x.numel(), 1 if p is None else p.numel()
     if n == 0:
         return gx, x.new_zeros(0) if p is None else torch.zeros_like(p)
     programs = _programs(n, features)
     places = programs if features == 1 else min(programs * TILE, n)
     partial = None if p is None else torch.empty(places, dtype=torch.float32, device=x.device)
+    constants = _constants(features > 1, seed is not None, scheme, pair)
     with torch.cuda.device_of(x):
         _kernels().backward_kernel[(programs,)](
-            g, x, p, _on(x, scale), _on(x, seed), gx, partial, n, features,
-            **_constants(features, seed is not None, scheme, pair),
-        )  # fmt: skip
+            g, x, p, _on(x, scale), _on(x, seed), gx, partial, n, features, **constants
+        )
     if p is None or partial is None:
         return gx, x.new_zeros(0)
     # No atomic sums: the programs are as many, and their parts are added in the same order, at every call.
@@ -104,14 +99,13 @@ def _on(x: Tensor, number: Tensor | None) -> Tensor | float | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _constants(features: int, stochastic: bool, scheme: Scheme, pair: HardPair) -> dict[str, Any]:
+def _constants(per_feature: bool, stochastic: bool, scheme: Scheme, pair: HardPair) -> dict[str, Any]:
     """What the kernels are compiled for."""
-    without_noise = scheme.at_input and not stochastic
-    function = (
-        _NO_NOISE if without_noise else scheme.code, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low,
-        pair.high, _HARD,
-    )  # fmt: skip
+    noise = scheme.code if stochastic or not scheme.at_input else _NO_NOISE
     return {
-        "GROUPS": TILE // 64, "PER_FEATURE": features > 1, "EXPECTED": expected_epsilon(scheme), "FUNCTION": function,
+        "GROUPS": TILE // 64,
+        "PER_FEATURE": per_feature,
+        "EXPECTED": None if stochastic else expected_epsilon(scheme),
+        "FUNCTION": (noise, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low, pair.high, _HARD),
         "num_warps": WARPS,
-    }  # fmt: skip
+    }

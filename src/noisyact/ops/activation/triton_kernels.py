@@ -28,11 +28,11 @@ def forward_kernel(
 ):  # fmt: skip
     """phi of the n elements of x.
 
-    p_ptr may be None for p = 1, and seed_ptr for the expectation, whose epsilon is EXPECTED. The scale is a number or
-    points to one.
+    p_ptr may be None for p = 1. For the expectation seed_ptr is None, and EXPECTED, else None, is epsilon. The scale is
+    a number or points to one.
     """
-    scale = _number(scale).to(tl.float32)
-    seed = _number(seed_ptr)
+    scale = _scale(scale)
+    seed = _seed(seed_ptr, EXPECTED)
     ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
     whole, rest = _tiles(n, GROUPS)
     tile = tl.program_id(0)
@@ -52,8 +52,8 @@ def backward_kernel(
 
     Arguments as forward_kernel's. partial_ptr is None where p_ptr is.
     """
-    scale = _number(scale).to(tl.float32)
-    seed = _number(seed_ptr)
+    scale = _scale(scale)
+    seed = _seed(seed_ptr, EXPECTED)
     ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
     zero = tl.zeros([GROUPS, 16], tl.float32)
     sums = (zero, zero, zero, zero)
@@ -119,14 +119,21 @@ def _backward_tile(
 
 
 @triton.jit
-def _number(given):
-    """What a pointer to one number points to; a number, or None, as it is."""
-    if given is None:
-        return None
-    elif given.dtype.is_ptr():
-        return tl.load(given)
+def _scale(scale):
+    """The number, or what is pointed to."""
+    if scale.dtype.is_ptr():
+        return tl.load(scale).to(tl.float32)
     else:
-        return given
+        return scale
+
+
+@triton.jit
+def _seed(seed_ptr, EXPECTED: tl.constexpr):
+    """The seed, if noise is drawn."""
+    if EXPECTED is None:
+        return tl.load(seed_ptr)
+    else:
+        return tl.full([], 0, tl.int64)
 
 
 @triton.jit
@@ -163,7 +170,7 @@ def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
 @triton.jit
 def _epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXPECTED: tl.constexpr):
     """epsilon for the four parts of a tile, where x is one of them."""
-    if seed is None:
+    if EXPECTED is not None:
         expected = tl.full([1, 1], EXPECTED, tl.float32)
         return expected, expected, expected, expected
     else:
