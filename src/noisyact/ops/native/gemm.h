@@ -105,11 +105,11 @@ INLINE void transpose(floats rows[LANES]) {
     if (LANES > 8) exchange(rows, 8 % LANES);
 }
 
-/* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be. */
+/* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be, the larger ones spread among the others:
+ * then threads that take equal numbers of neighbours have equal work. */
 INLINE void group_vectors(int vectors, int groups, int g, int *first, int *count) {
-    int base = vectors / groups, rest = vectors % groups;
-    *first = g * base + (g < rest ? g : rest);
-    *count = base + (g < rest);
+    *first = vectors * g / groups;
+    *count = vectors * (g + 1) / groups - *first;
 }
 
 #endif

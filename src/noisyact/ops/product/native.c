@@ -51,14 +51,14 @@ static floats load_columns(const float *from, int64_t present) {
     return load(room);
 }
 
-/* One group of columns: all rows, a block of the depth at a time. */
-static void multiply_group(const product *p, int first_vector, int vectors, float *packed) {
+/* One group of columns: rows begin .. end, a block of the depth at a time. */
+static void multiply_group(const product *p, int64_t begin, int64_t end, int first_vector, int vectors, float *packed) {
     int64_t first = (int64_t)first_vector * LANES;
     for (int64_t k0 = 0; k0 < p->depth; k0 += DEPTH) {
         int64_t depth = p->depth - k0 < DEPTH ? p->depth - k0 : DEPTH;
         pack_right(p, k0, depth, first, (int64_t)vectors * LANES, packed);
-        for (int64_t r0 = 0; r0 < p->rows; r0 += ROWS) {
-            int rows = p->rows - r0 < ROWS ? (int)(p->rows - r0) : ROWS;
+        for (int64_t r0 = begin; r0 < end; r0 += ROWS) {
+            int rows = end - r0 < ROWS ? (int)(end - r0) : ROWS;
             const float *left[ROWS];
             floats sums[ROWS][COLUMNS];
             for (int r = 0; r < rows; r++) left[r] = p->left + (r0 + r) * p->left_row + k0 * p->left_k;
@@ -77,9 +77,12 @@ static void multiply_group(const product *p, int first_vector, int vectors, floa
 }
 
 void noisyact_product(const product *p, int threads) {
-    int vectors = (int)((p->columns + LANES - 1) / LANES);
-    int groups = (vectors + COLUMNS - 1) / COLUMNS;
-    groups = (groups + threads - 1) / threads * threads; /* as many for each thread */
+    /* Threads share out the rows, which are many and divide evenly, as long as each has enough of them to make up for
+     * packing all columns itself; beyond that, the columns. */
+    int64_t tiles = (p->rows + ROWS - 1) / ROWS, enough = p->rows / (16 * ROWS);
+    int parts = enough < 1 ? 1 : enough < threads ? (int)enough : threads, share = (threads + parts - 1) / parts;
+    int vectors = (int)((p->columns + LANES - 1) / LANES), groups = (vectors + COLUMNS - 1) / COLUMNS;
+    groups = (groups + share - 1) / share * share;
     if (groups > vectors) groups = vectors;
     if (p->depth == 0)
         for (int64_t r = 0; r < p->rows; r++)
@@ -88,12 +91,14 @@ void noisyact_product(const product *p, int threads) {
     {
         float *packed = malloc((size_t)DEPTH * COLUMNS * LANES * sizeof(float) + 64);
         float *aligned = (float *)(((uintptr_t)packed + 63) & ~(uintptr_t)63);
-#pragma omp for schedule(static)
-        for (int g = 0; g < groups; g++) {
-            int first, count;
-            group_vectors(vectors, groups, g, &first, &count);
-            multiply_group(p, first, count, aligned);
-        }
+#pragma omp for collapse(2) schedule(static)
+        for (int part = 0; part < parts; part++)
+            for (int g = 0; g < groups; g++) {
+                int64_t begin = tiles * part / parts * ROWS, end = tiles * (part + 1) / parts * ROWS;
+                int first, count;
+                group_vectors(vectors, groups, g, &first, &count);
+                multiply_group(p, begin, end < p->rows ? end : p->rows, first, count, aligned);
+            }
         free(packed);
     }
 }
