@@ -174,18 +174,22 @@ def phi_derivatives(
         t = _t(p, depth)
         strength = t * ((0.25 * scale) * epsilon)
         rate = strength - strength * (t * t)  # d (sigma epsilon) / d (|p| |Delta|)
-        through_x = rate * tl.abs(p) * (h_slope - SLOPE)
+        through_gap = rate * tl.abs(p)
         through_p = _with_sign(rate * depth, p)
         if SCHEME == NANIL:
             v = x + strength * t
             value = _h(v, SLOPE, OFFSET, LOW, HIGH, SOFT)
             v_slope = _h_slope(v, value, SLOPE, OFFSET, LOW, HIGH, SOFT)
-            return value, v_slope - v_slope * _with_sign(through_x, x), v_slope * through_p
+            through_x = _with_sign(through_gap * (h_slope - SLOPE), x)
+            return value, v_slope - v_slope * through_x, v_slope * through_p
         else:
             value = _leaky(h, gap, LEAK) + _directed(strength * t, x, LEAK)
             if LEAK < 0.0:
-                through_x = -through_x
-            gx = (LEAK * SLOPE + (1.0 - LEAK) * h_slope) + through_x
+                through_gap = -through_gap
+            if SOFT == HARD:  # the formula below, and exactly SLOPE in the linear part
+                gx = tl.where(h == _u(x, SLOPE, OFFSET), SLOPE, LEAK * SLOPE - SLOPE * through_gap)
+            else:
+                gx = LEAK * SLOPE + (1.0 - LEAK) * h_slope + through_gap * (h_slope - SLOPE)
             gp = _directed(through_p, x, LEAK)
             if CLIP:
                 inside = _inside(value, LOW, HIGH)
