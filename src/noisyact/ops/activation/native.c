@@ -58,7 +58,8 @@ INLINE void noise_of_block(const activation *a, int64_t begin, float xi[BLOCK]) 
     for (int j = 0; j < BLOCK; j += LANES) store(xi + j, every(a->unit.expectation));
 }
 
-INLINE void forward_block(const activation *a, const float *x, const float *p, int64_t begin, int64_t column, float *y) {
+INLINE void forward_block(const activation *a, const float *x, const float *p, int64_t begin, int64_t column,
+                          float *y) {
     float xi[BLOCK], p_room[BLOCK];
     if (linear_block(&a->unit, x)) {
         for (int j = 0; j < BLOCK; j += LANES) store(y + j, load(x + j) * a->unit.slope + a->unit.offset);
@@ -83,8 +84,8 @@ INLINE void backward_block(const activation *a, const float *g, const float *x, 
     const floats one_p = every(a->p_size == 1 ? p[0] : 1.0f);
     if (a->p_size > 1) p = p_of_block(a, p, column, p_room);
     for (int j = 0; j < BLOCK; j += LANES) {
-        floats gx_lanes, gp_lanes;
-        phi_backward(&a->unit, load(g + j), load(x + j), a->p_size > 1 ? load(p + j) : one_p, load(xi + j), &gx_lanes, &gp_lanes);
+        floats p_lanes = a->p_size > 1 ? load(p + j) : one_p, gx_lanes, gp_lanes;
+        phi_backward(&a->unit, load(g + j), load(x + j), p_lanes, load(xi + j), &gx_lanes, &gp_lanes);
         store(gx + j, gx_lanes);
         if (a->p_size > 1) store(gp + j, gp_lanes);
         else *total += gp_lanes;
@@ -124,15 +125,15 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
 /* One copy of `call`'s loops for each scheme, so that nothing is decided inside them: `s` has it as a constant. */
 #define CASE(SCHEME, CLIP, call)                                                                                       \
     case 2 * (SCHEME) + (CLIP):                                                                                        \
-        fixed.unit.scheme = (SCHEME);                                                                                   \
-        fixed.unit.clip = (CLIP);                                                                                           \
+        fixed.unit.scheme = (SCHEME);                                                                                  \
+        fixed.unit.clip = (CLIP);                                                                                      \
         call;                                                                                                          \
         break;
 #define SPECIALISED(a, call)                                                                                           \
     do {                                                                                                               \
         activation fixed = *(a);                                                                                       \
         const activation *s = &fixed;                                                                                  \
-        switch (2 * fixed.unit.scheme + fixed.unit.clip) {                                                                       \
+        switch (2 * fixed.unit.scheme + fixed.unit.clip) {                                                             \
             CASE(NAN_SCHEME, 0, call)                                                                                  \
             CASE(NAN_SCHEME, 1, call)                                                                                  \
             CASE(NAH, 0, call)                                                                                         \

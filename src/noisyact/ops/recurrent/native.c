@@ -8,68 +8,19 @@
  * Rows: step t has sizes[t] rows that begin at offsets[t], longest sequence first, as PackedSequence has them; a
  * rectangular batch has equal sizes. Row b of a step follows row b of the step before, or of the step after in reverse.
  */
-#include <stddef.h>
+#include <stdlib.h>
 
-#include "cells.h"
-
-typedef struct {
-    cell cell;
-    int32_t reverse;
-    int64_t steps;
-    int64_t batch;
-    const int64_t *sizes;
-    const int64_t *offsets;
-    int32_t keep; /* what backward needs; without, `extra` is [batch][hidden] and holds the LSTM's c of now */
-} layer;
-
-static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
-static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }
-/* An LSTM's or GRU's gates of one vector of units fill the columns; an RNN takes several vectors of units. */
-static int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
+#include "layer.h"
 
 int64_t noisyact_recurrent_packed_size(const layer *l, int64_t depth) {
     return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
 }
 
-/* One vector of units: their rows of a weight, [units][depth], turned into columns `stride` apart. */
-static void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
-    for (int64_t k = 0; k < depth; k += LANES) {
-        int64_t some = depth - k < LANES ? depth - k : LANES;
-        floats square[LANES];
-        if (present == LANES && some == LANES) {
-            for (int j = 0; j < LANES; j++) square[j] = load(rows + j * depth + k);
-            transpose(square);
-            for (int i = 0; i < LANES; i++) store(to + (k + i) * stride, square[i]);
-            continue;
-        }
-        for (int j = 0; j < LANES; j++) {
-            float room[LANES] = {0};
-            if (j < present) memcpy(room, rows + j * depth + k, (size_t)some * sizeof(float));
-            square[j] = load(room);
-        }
-        transpose(square);
-        for (int64_t i = 0; i < some; i++) store(to + (k + i) * stride, square[i]);
-    }
-}
-
-/* W_ih or W_hh, [gates * hidden][depth], packed for the forward product: for each group [k][gate or vector][lane]. */
 void noisyact_recurrent_pack_forward(const layer *l, const float *weight, int64_t depth, float *packed, int threads) {
-    const int64_t hidden = l->cell.hidden;
-    const int gates = l->cell.gates, groups = forward_groups(l), vectors = vectors_of(l);
+    const int groups = forward_groups(l);
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int g = 0; g < groups; g++) {
-        int first, count;
-        group_vectors(vectors, groups, g, &first, &count);
-        int columns = gates == 1 ? count : gates;
-        float *block = packed + (int64_t)first * LANES * gates * depth;
-        for (int v = 0; v < columns; v++) {
-            int64_t unit = (int64_t)(gates == 1 ? first + v : first) * LANES;
-            int present = hidden - unit < LANES ? (int)(hidden - unit) : LANES;
-            const float *rows = weight + (gates == 1 ? unit : v * hidden + unit) * depth;
-            pack_vector(rows, present, depth, (int64_t)columns * LANES, block + v * LANES);
-        }
-    }
+    for (int g = 0; g < groups; g++) pack_group(l, weight, depth, g, packed + group_place(l, depth, g));
 }
 
 /* W_hh packed for the backward product, whose depth runs over all gates. */
@@ -170,7 +121,7 @@ int noisyact_recurrent_together(const layer *l, int64_t size) {
 
 /* The input's side of a forward pass. */
 typedef struct {
-    const float *x, *packed, *bias; /* [rows][size]; W_ih; [gates][hidden] or NULL */
+    const float *x, *weight, *bias; /* [rows][size]; W_ih, packed or not; [gates][hidden] or NULL */
     int64_t size;
 } input;
 
@@ -181,12 +132,12 @@ INLINE place column_of(const cell *c, int first, int v, int64_t *gate) {
 }
 
 /* The input's part of the pre-activations, with the biases, of some rows and one group of units. */
-static void project(const layer *l, const input *in, int64_t row, int rows, int first, int columns,
+static void project(const layer *l, const input *in, const float *packed, int64_t row, int rows, int first, int columns,
                     floats sums[ROWS][COLUMNS]) {
     const cell *c = &l->cell;
     const float *left[ROWS];
     for (int r = 0; r < rows; r++) left[r] = in->x + (row + r) * in->size;
-    multiply_rows(rows, columns, left, 1, in->packed + (int64_t)first * LANES * c->gates * in->size, in->size, sums);
+    multiply_rows(rows, columns, left, 1, packed, in->size, sums);
     for (int v = 0; v < columns && in->bias; v++) {
         int64_t gate, unit = column_of(c, first, v, &gate).unit;
         floats bias = load_units(c, in->bias + gate, unit);
@@ -194,16 +145,18 @@ static void project(const layer *l, const input *in, int64_t row, int rows, int 
     }
 }
 
-/* The same for many rows, into `gates`. */
-static void project_rows(const layer *l, const input *in, int64_t begin, int64_t end, int group, float *gates) {
+/* The same for many rows, into `gates`; `room` is for the group's weights. */
+static void project_rows(const layer *l, const input *in, int64_t begin, int64_t end, int group, float *room,
+                         float *gates) {
     const cell *c = &l->cell;
     int first, count;
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     int columns = c->gates == 1 ? count : c->gates;
+    pack_group(l, in->weight, in->size, group, room);
     for (int64_t row = begin; row < end; row += ROWS) {
         int some = end - row < ROWS ? (int)(end - row) : ROWS;
         floats sums[ROWS][COLUMNS];
-        project(l, in, row, some, first, columns, sums);
+        project(l, in, room, row, some, first, columns, sums);
         for (int r = 0; r < some; r++)
             for (int v = 0; v < columns; v++) {
                 int64_t gate, unit = column_of(c, first, v, &gate).unit;
@@ -218,6 +171,17 @@ typedef struct {
     const float *packed, *zeros, *h0, *c0;
     float *gates, *extra, *h;
 } forward_task;
+
+/* Has what a tile is going to write brought to the cache while its products are being done. */
+INLINE void expect_forward(const forward_task *task, int64_t row, int rows, int64_t unit) {
+    const int64_t hidden = task->l->cell.hidden, gates = task->l->cell.gates;
+    for (int64_t end = row + rows; row < end; row++) {
+        __builtin_prefetch(task->h + row * hidden + unit, 1);
+        if (!task->l->keep || gates == 1) continue;
+        __builtin_prefetch(task->extra + row * hidden + unit, 1);
+        for (int64_t n = 0; n < gates; n++) __builtin_prefetch(task->gates + (row * gates + n) * hidden + unit, 1);
+    }
+}
 
 static void forward_work(const void *given, int64_t round, int group, int tile) {
     const forward_task *task = given;
@@ -235,7 +199,11 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     const int columns = c->gates == 1 ? count : c->gates;
     floats product[ROWS][COLUMNS], from_input[ROWS][COLUMNS];
-    if (task->in) project(l, task->in, l->offsets[t] + b, rows, first, columns, from_input);
+    expect_forward(task, l->offsets[t] + b, rows, (int64_t)first * LANES);
+    if (task->in) {
+        const float *weight = task->in->weight + group_place(l, task->in->size, group);
+        project(l, task->in, weight, l->offsets[t] + b, rows, first, columns, from_input);
+    }
     multiply_rows(rows, columns, left, 1, task->packed + (int64_t)first * LANES * c->gates * hidden, hidden, product);
     for (int r = 0; r < rows; r++) {
         int64_t row = l->offsets[t] + b + r;
@@ -254,25 +222,33 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     }
 }
 
-/* x: [rows][size]. packed_input, packed: W_ih and W_hh as packed above. bias: [gates][hidden] or NULL.
+/* x: [rows][size]. weight: W_ih, packed as above if it is used step by step, else as it is. packed: W_hh, packed.
+ * bias: [gates][hidden] or NULL.
  * gates: [rows][gates][hidden], receives the pre-activations; without `keep` it is room for all rows' projection, or unused if that is done step by step.
  * extra: [rows][hidden], the LSTM's c or the GRU's recurrent part of its candidate; without `keep` [batch][hidden], in:
  * the LSTM's first c, out: its last. h: [rows][hidden]. */
-void noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, const float *packed_input,
+void noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, const float *weight,
                                 const float *bias, const float *packed, const float *zeros, float *gates, float *extra,
                                 float *h, const float *h0, const float *c0, int threads) {
-    const input in = {x, packed_input, bias, size};
+    const input in = {x, weight, bias, size};
     const int64_t rows = l->steps ? l->offsets[l->steps - 1] + l->sizes[l->steps - 1] : 0;
     const int groups = forward_groups(l);
     const int together = noisyact_recurrent_together(l, size);
     forward_task task = {l, together ? &in : NULL, packed, zeros, h0, c0, gates, extra, h};
     if (rows == 0) return;
     if (!together) {
-        const int64_t part = (rows / 4 + ROWS) / ROWS * ROWS; /* four parts a group, for an even share of the work */
-#pragma omp parallel for num_threads(threads) collapse(2) schedule(static) if (threads > 1)
-        for (int g = 0; g < groups; g++)
-            for (int64_t begin = 0; begin < rows; begin += part)
-                project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, gates);
+        /* Each group in so many parts that threads have an even share; each part packs the group's weights anew. */
+        const int parts = groups >= 8 * threads ? 1 : groups >= 4 * threads ? 2 : 4;
+        const int64_t part = (rows / parts + ROWS) / ROWS * ROWS;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+        {
+            float *room = aligned_alloc(64, (size_t)(COLUMNS * LANES * size) * sizeof(float));
+#pragma omp for collapse(2) schedule(static)
+            for (int g = 0; g < groups; g++)
+                for (int64_t begin = 0; begin < rows; begin += part)
+                    project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, room, gates);
+            free(room);
+        }
     }
     share_out(l, l->steps, groups, threads, forward_work, &task);
 }

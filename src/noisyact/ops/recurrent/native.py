@@ -127,12 +127,24 @@ def _room(call: Call, depth: int) -> Tensor:
 
 
 def pack(call: Call, w_ih: Tensor, w_hh: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights in the order in which the forward kernel reads them."""
-    packed = []
-    for weight in (contiguous(w_ih), contiguous(w_hh)):
-        packed.append(_room(call, weight.shape[1]))
-        _run("noisyact_recurrent_pack_forward", call, weight, weight.shape[1], packed[-1])
-    return packed[0], packed[1]
+    """The weights as the forward kernel takes them: in the order in which it reads them, or W_ih in its own.
+
+    A large W_ih is used once, for all steps at a time; the kernel then packs it by parts that stay in the cache.
+    """
+    w_ih, w_hh = contiguous(w_ih), contiguous(w_hh)
+    return (_packed(call, w_ih) if _together(call, w_ih.shape[1]) else w_ih), _packed(call, w_hh)
+
+
+def _packed(call: Call, weight: Tensor) -> Tensor:
+    packed = _room(call, weight.shape[1])
+    _run("noisyact_recurrent_pack_forward", call, weight, weight.shape[1], packed)
+    return packed
+
+
+def _together(call: Call, size: int) -> bool:
+    library = native.library()
+    assert library is not None
+    return bool(library.noisyact_recurrent_together(ctypes.byref(call.structure), ctypes.c_int64(size)))
 
 
 def layer_forward(
@@ -143,20 +155,14 @@ def layer_forward(
     Returns: every h, [rows, H]; and for backward the pre-activations, [rows, gates * H], and the LSTM's every c or the
     GRU's recurrent parts, [rows, H]. Without backward only the last c, [batch, H], is kept.
     """
-    library = native.library()
-    assert library is not None
     h = torch.empty(call.rows, call.hidden)
-    packed_ih, packed_hh = packed
+    w_ih, w_hh = packed
     if call.keep:
         extra = torch.empty(call.rows if call.gates > 1 else 0, call.hidden)
     else:
         extra = torch.zeros(call.batch, call.hidden) if c0 is None else c0.clone()
-    together = library.noisyact_recurrent_together(ctypes.byref(call.structure), ctypes.c_int64(x.shape[1]))
-    gates = torch.empty(0 if together and not call.keep else call.rows, call.gates * call.hidden)
-    _run(
-        "noisyact_recurrent_forward", call, x, x.shape[1], packed_ih, bias, packed_hh, call.zeros(), gates, extra, h,
-        h0, c0,
-    )  # fmt: skip
+    gates = torch.empty(call.rows if call.keep or not _together(call, x.shape[1]) else 0, call.gates * call.hidden)
+    _run("noisyact_recurrent_forward", call, x, x.shape[1], w_ih, bias, w_hh, call.zeros(), gates, extra, h, h0, c0)
     return h, gates, extra
 
 

@@ -1,0 +1,65 @@
+/* A layer, the groups in which its units are taken, and its weights packed for the products of a group. */
+#ifndef NOISYACT_LAYER_H
+#define NOISYACT_LAYER_H
+
+#include "cells.h"
+
+typedef struct {
+    cell cell;
+    int32_t reverse;
+    int64_t steps;
+    int64_t batch;
+    const int64_t *sizes;
+    const int64_t *offsets;
+    int32_t keep; /* what backward needs; without, `extra` is [batch][hidden] and holds the LSTM's c of now */
+} layer;
+
+static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
+static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }
+/* An LSTM's or GRU's gates of one vector of units fill the columns; an RNN takes several vectors of units. */
+static int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
+
+/* One vector of units: their rows of a weight, [units][depth], turned into columns `stride` apart. */
+static void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
+    for (int64_t k = 0; k < depth; k += LANES) {
+        int64_t some = depth - k < LANES ? depth - k : LANES;
+        floats square[LANES];
+        if (present == LANES && some == LANES) {
+            for (int j = 0; j < LANES; j++) square[j] = load(rows + j * depth + k);
+            transpose(square);
+            for (int i = 0; i < LANES; i++) store(to + (k + i) * stride, square[i]);
+            continue;
+        }
+        for (int j = 0; j < LANES; j++) {
+            float room[LANES] = {0};
+            if (j < present) memcpy(room, rows + j * depth + k, (size_t)some * sizeof(float));
+            square[j] = load(room);
+        }
+        transpose(square);
+        for (int64_t i = 0; i < some; i++) store(to + (k + i) * stride, square[i]);
+    }
+}
+
+/* One group of W_ih or W_hh, [gates * hidden][depth], packed for the forward product: [k][gate or vector][lane]. */
+static void pack_group(const layer *l, const float *weight, int64_t depth, int group, float *to) {
+    const int64_t hidden = l->cell.hidden;
+    const int gates = l->cell.gates;
+    int first, count;
+    group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
+    int columns = gates == 1 ? count : gates;
+    for (int v = 0; v < columns; v++) {
+        int64_t unit = (int64_t)(gates == 1 ? first + v : first) * LANES;
+        int present = hidden - unit < LANES ? (int)(hidden - unit) : LANES;
+        const float *rows = weight + (gates == 1 ? unit : v * hidden + unit) * depth;
+        pack_vector(rows, present, depth, (int64_t)columns * LANES, to + v * LANES);
+    }
+}
+
+/* Where a group begins in the packed weight. */
+static int64_t group_place(const layer *l, int64_t depth, int group) {
+    int first, count;
+    group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
+    return (int64_t)first * LANES * l->cell.gates * depth;
+}
+
+#endif
