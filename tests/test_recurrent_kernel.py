@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import noisyact as na
 from noisyact.ops.product import product
-from noisyact.ops.recurrent import op
+from noisyact.ops.recurrent import cell_op, op
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 
 KINDS = {
@@ -257,4 +257,5 @@ def test_the_operators_keep_torchs_rules(kind, scheme):
         arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), *tail, reverse)
         torch.library.opcheck(op._layer, arguments)
     recurrent, h = (leaf(batch, gates), leaf(batch, hidden)) if kind == "gru" else (None, None)
-    torch.library.opcheck(op._cell, (leaf(batch, gates), recurrent, h, c, leaf(count), *tail))
+    settings = (torch.tensor(7), scale, scale, kind, scheme, scheme, True)
+    torch.library.opcheck(cell_op._cell, (leaf(batch, gates), recurrent, h, c, leaf(count), *settings))

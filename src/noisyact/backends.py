@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from noisyact.ops import native
+from noisyact.ops import native, triton
+from noisyact.ops.recurrent.gpu.plan import processors
 
 __all__ = ["BACKENDS", "backend_info", "choose"]
 
@@ -18,35 +21,49 @@ def check(backend: str) -> str:
     return backend
 
 
-def choose(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool) -> str:
-    """ "cpu" or "reference" for a layer's or cell's input; a forced backend that cannot run raises."""
-    if backend == "reference":
-        return "reference"
-    obstacle = _obstacle_cpu(device, dtype, hard, projection)
-    if backend == "cpu" and obstacle is not None:
-        raise RuntimeError(f"backend='cpu' cannot run this: {obstacle}")
-    if backend == "triton":
-        raise RuntimeError("backend='triton' cannot run this: this version has no GPU kernels for recurrent layers")
-    return "reference" if obstacle is not None else "cpu"
+def choose(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool) -> str:
+    """ "cpu", "triton" or "reference" for a layer's or cell's input; a forced backend that cannot run raises.
+
+    Args:
+        xi: the noise is given, not a seed.
+    """
+    for name, obstacle in _obstacles(device, dtype, hard, projection, xi).items():
+        if backend == name and obstacle is not None:
+            raise RuntimeError(f"backend={name!r} cannot run this: {obstacle}")
+        if backend in (name, "auto") and obstacle is None:
+            return name
+    return "reference"
 
 
-def _obstacle_cpu(device: torch.device, dtype: torch.dtype, hard: bool, projection: bool) -> str | None:
-    if not _kernels_present():
-        return native.status()
-    if device.type != "cpu":
-        return f"the input is on {device}, the kernel runs on a CPU"
+def _obstacles(
+    device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool
+) -> dict[str, str | None]:
+    """Why each kernel cannot run; None for one that can."""
+    both = None
     if dtype == torch.float64:
-        return "the kernel computes in float32, the input is float64"
-    if not hard:
-        return "hard=False: the kernel has the hard functions alone"
-    if projection:
-        return "proj_size > 0: the kernel has no projection"
-    return None
+        both = "the kernel computes in float32, the input is float64"
+    elif projection:
+        both = "proj_size > 0: the kernel has no projection"
+    elif xi:
+        both = "xi is given, and the kernel takes a seed"
+    on_cpu = both
+    if device.type == "cpu" and not _kernels_present():
+        on_cpu = _why_no_kernels()
+    elif device.type != "cpu":
+        on_cpu = f"the input is on {device}, the kernel runs on a CPU"
+    elif on_cpu is None and not hard:
+        on_cpu = "hard=False: the kernel has the hard functions alone"
+    return {"cpu": on_cpu, "triton": triton.obstacle(device) or both}
 
 
 @torch.compiler.assume_constant_result
 def _kernels_present() -> bool:
     return native.library() is not None
+
+
+@torch.compiler.assume_constant_result
+def _why_no_kernels() -> str:
+    return native.status()
 
 
 def backend_info(module: torch.nn.Module | None = None) -> str:
@@ -55,20 +72,37 @@ def backend_info(module: torch.nn.Module | None = None) -> str:
     >>> print(backend_info().splitlines()[0].split(":")[0])
     cpu
     """
-    lines = [f"cpu: {native.status()}", "triton: no GPU kernels in this version; torch operations run on a GPU"]
+    lines = [f"cpu: {native.status()}", f"triton: {_gpu_status()}"]
     if module is not None:
         for name in ("backend", "hard"):
             if not hasattr(module, name):
                 raise TypeError(f"backend_info takes a noisy recurrent layer or cell, not {type(module).__name__}")
-        weight = next(module.parameters())
-        projection = getattr(module, "proj_size", 0) > 0
-        noise = module.noise
-        if module.backend == "auto" and not module.hard and noise is None:
-            lines.append(f"{type(module).__name__}: torch's own layer, which this equals")
-        else:
-            path = choose(str(module.backend), weight.device, weight.dtype, bool(module.hard), projection)
-            why = _obstacle_cpu(weight.device, weight.dtype, bool(module.hard), projection)
-            reason = "the C kernel" if path == "cpu" else "torch operations, a step at a time: "
-            detail = "" if path == "cpu" else (why or "backend='reference'")
-            lines.append(f"{type(module).__name__}: {reason}{detail}")
+        lines.append(f"{type(module).__name__}: {_path(module)}")
     return "\n".join(lines)
+
+
+def _gpu_status() -> str:
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    why = triton.obstacle(torch.device("cuda", torch.cuda.current_device()))
+    return "kernels for this GPU, compiled at their first use" if why is None else f"not used: {why}"
+
+
+def _path(module: Any) -> str:
+    if module.backend == "auto" and not module.hard and module.noise is None:
+        return "torch's own layer, which this equals"
+    weight = next(module.parameters())
+    arguments = (weight.device, weight.dtype, bool(module.hard), getattr(module, "proj_size", 0) > 0, False)
+    path = choose(str(module.backend), *arguments)
+    if path == "cpu":
+        return "the C kernel"
+    if path == "triton":
+        return "the Triton kernels" + ("" if isinstance(module, torch.nn.RNNCellBase) else _launches(weight.device))
+    why = _obstacles(*arguments)["triton" if weight.device.type == "cuda" else "cpu"]
+    return "torch operations, a step at a time: " + (why or "backend='reference'")
+
+
+def _launches(device: torch.device) -> str:
+    if processors(device):
+        return ", all steps in one launch while the layer's programs fit the GPU, else a launch a step"
+    return ", a launch a step: programs cannot wait for each other here"

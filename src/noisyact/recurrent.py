@@ -107,23 +107,23 @@ class NoisyRecurrent(nn.RNNBase):
 
     def _first_state(
         self, x: Tensor, sizes: list[int], hx: Any, packed: PackedSequence | None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The first state, each [layers and directions, batch, units]; None for zeros."""
+        if hx is None:
+            return None, None
         count, batch = len(self._suffixes()), sizes[0]
         shapes = [(count, batch, self.proj_size or self.hidden_size)]
         if self.kind == "lstm":
             shapes.append((count, batch, self.hidden_size))
-        if hx is None:
-            states = [x.new_zeros(shape) for shape in shapes]
-        else:
-            states: list[Any] = list(hx) if isinstance(hx, (tuple, list)) and self.kind == "lstm" else [hx]
-            if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
-                wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
-                raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")
-            for name, state, shape in zip(("hx[0]", "hx[1]"), states, shapes, strict=False):
-                if tuple(state.shape) != shape:
-                    raise RuntimeError(f"Expected {name} size {shape}, got {list(state.shape)}")
-            order = None if packed is None else packed.sorted_indices
-            states = [state if order is None else state.index_select(1, order) for state in states]
+        states: list[Any] = list(hx) if isinstance(hx, (tuple, list)) and self.kind == "lstm" else [hx]
+        if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
+            wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
+            raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")
+        for name, state, shape in zip(("hx[0]", "hx[1]"), states, shapes, strict=False):
+            if tuple(state.shape) != shape:
+                raise RuntimeError(f"Expected {name} size {shape}, got {list(state.shape)}")
+        order = None if packed is None else packed.sorted_indices
+        states = [state if order is None else state.index_select(1, order) for state in states]
         return states[0], states[1] if self.kind == "lstm" else None
 
     def _weights(self, suffix: str) -> dict[str, Tensor | None]:
@@ -131,7 +131,7 @@ class NoisyRecurrent(nn.RNNBase):
         return {short: self._parameters.get(f"{name}_{suffix}") for short, name in long.items()}
 
     def _layers(
-        self, x: Tensor, sizes: list[int], h: Tensor, c: Tensor | None, noise: CellNoise, drawn: bool
+        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, noise: CellNoise, drawn: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         last_h, last_c, suffixes = [], [], self._suffixes()
         directions = 2 if self.bidirectional else 1
@@ -140,7 +140,7 @@ class NoisyRecurrent(nn.RNNBase):
             for direction in range(directions):
                 index = layer * directions + direction
                 y, h_n, c_n = run_layer(
-                    self.kind, x, sizes, h[index], None if c is None else c[index], self._weights(suffixes[index]),
+                    self.kind, x, sizes, *(None if s is None else s[index] for s in (h, c)), self._weights(suffixes[index]),
                     None if self.noise is None else self.noise._parameters.get(f"p_{suffixes[index]}"), noise,
                     seed=fresh_seed(drawn, x), xi=None, reverse=direction == 1, backend=self.backend,
                 )  # fmt: skip
@@ -153,9 +153,13 @@ class NoisyRecurrent(nn.RNNBase):
         return x, torch.stack(last_h), torch.stack(last_c) if self.kind == "lstm" else None
 
     def _torch_layers(
-        self, x: Tensor, sizes: list[int], h: Tensor, c: Tensor | None
+        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Soft and without noise: torch's own layer."""
+        if h is None:
+            count = len(self._suffixes())
+            h = x.new_zeros(count, sizes[0], self.proj_size or self.hidden_size)
+            c = x.new_zeros(count, sizes[0], self.hidden_size) if self.kind == "lstm" else None
         function = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
         state = h if c is None else (h, c)
         shared = (self._flat_weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)

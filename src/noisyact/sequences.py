@@ -11,6 +11,8 @@ from noisyact import backends
 from noisyact.noise import draw_seed, recurrent_normal
 from noisyact.ops.activation.reference import working_dtype
 from noisyact.ops.recurrent import op, reference
+from noisyact.ops.recurrent.cell_op import cell
+from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
@@ -18,31 +20,37 @@ __all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layer"]
 
 
 def run_layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor, c: Tensor | None, weights: dict[str, Tensor | None],
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: dict[str, Tensor | None],
     p: Tensor | None, noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """One layer in one direction over packed rows, by the backend that can; :func:`reference.layer` has the shapes.
 
-    Noise: xi if given, else of the seed, else the expectation.
+    h and c None stand for zeros. Noise: xi if given, else of the seed, else the expectation.
     """
+    w_ih, w_hh, w_hr = weights["w_ih"], weights["w_hh"], weights["w_hr"]
+    assert w_ih is not None
+    assert w_hh is not None
+    path = backends.choose(backend, x.device, x.dtype, noise.hard, w_hr is not None, xi is not None)
+    if path == "triton" and x.shape[0] > 0:
+        dtype = _dtype_on_gpu(x)
+        x, w_ih, w_hh = x.to(dtype), w_ih.to(dtype), w_hh.to(dtype)
+        b_ih, b_hh, h, c, p = (None if t is None else t.to(dtype) for t in (weights["b_ih"], weights["b_hh"], h, c, p))
+        y, h_n, c_n = gpu.layer(kind, x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, noise, reverse)
+        return y, h_n, c_n if kind == "lstm" else None
+    count, hidden = NONLINEARITIES[kind], w_ih.shape[0] // reference.GATES[kind]
+    if h is None:
+        h = x.new_zeros(sizes[0], w_hh.shape[1])
+        c = x.new_zeros(sizes[0], hidden) if kind == "lstm" else None
     dtype = working_dtype(x.dtype)
-    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights["w_hr"] is not None)
-    if path == "cpu" and xi is not None:
-        if backend == "cpu":
-            raise RuntimeError("backend='cpu' cannot run this: xi is given, and the kernel takes a seed")
-        path = "reference"
     wide = {name: None if w is None else w.to(dtype) for name, w in weights.items()}
     wide_x, wide_h, wide_c = x.to(dtype), h.to(dtype), None if c is None else c.to(dtype)
     wide_p = None if p is None else p.to(dtype)
     if path == "cpu":
-        assert wide["w_ih"] is not None
-        assert wide["w_hh"] is not None
         y, h_n, c_n = op.layer(
-            kind, wide_x, torch.tensor(sizes, dtype=torch.int64), wide_h, wide_c, wide["w_ih"], wide["w_hh"],
+            kind, wide_x, torch.tensor(sizes, dtype=torch.int64), wide_h, wide_c, w_ih.to(dtype), w_hh.to(dtype),
             wide["b_ih"], wide["b_hh"], wide_p, seed, noise, reverse,
         )  # fmt: skip
     else:
-        count, hidden = NONLINEARITIES[kind], _hidden(kind, weights)
         if xi is None and seed is not None:
             steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
             rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
@@ -54,10 +62,9 @@ def run_layer(
     return y.to(x.dtype), h_n.to(x.dtype), c_n.to(x.dtype) if kind == "lstm" and c_n is not None else None
 
 
-def _hidden(kind: str, weights: dict[str, Tensor | None]) -> int:
-    w_ih = weights["w_ih"]
-    assert w_ih is not None
-    return w_ih.shape[0] // reference.GATES[kind]
+def _dtype_on_gpu(x: Tensor) -> torch.dtype:
+    """What a GPU computes the products in: the input's dtype or, as nn.LSTM does, autocast's."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
 def run_cell(
@@ -66,13 +73,11 @@ def run_cell(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The pointwise part of one step by the backend that can; :func:`reference.cell` has the shapes."""
     dtype = working_dtype(a.dtype)
-    path = backends.choose(backend, a.device, a.dtype, noise.hard, projection=False)
-    if path == "cpu" and xi is not None:
-        path = "reference"
+    path = backends.choose("auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None)
     wide_a, wide_h = a.to(dtype), h.to(dtype)
     wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
-    if path == "cpu":
-        new_h, new_c = op.cell(kind, wide_a, wide_q, wide_h, wide_c, wide_p, seed, noise)
+    if path in ("cpu", "triton") and len(a) > 0:
+        new_h, new_c = cell(kind, wide_a, wide_q, wide_h, wide_c, wide_p, seed, noise)
     else:
         count, hidden = NONLINEARITIES[kind], a.shape[1] // reference.GATES[kind]
         if xi is None and seed is not None:
@@ -99,10 +104,9 @@ def _one_layer(
     if training and xi is None and seed is None and (state is not None or gate is not None):
         seed = draw_seed(x.device)
     scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
-    first = [x.new_zeros(batch, hidden) if s is None else s for s in (h, c)]
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
     y, h_n, c_n = run_layer(
-        kind, x.reshape(steps * batch, -1), [batch] * steps, first[0], first[1] if kind == "lstm" else None, weights, p,
+        kind, x.reshape(steps * batch, -1), [batch] * steps, h, c, weights, p,
         CellNoise(state, gate, *scales, hard=hard), seed=seed if training else None,
         xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden), reverse=reverse,
         backend=backends.check(backend),

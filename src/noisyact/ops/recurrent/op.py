@@ -1,4 +1,4 @@
-"""The recurrent layer and the cell as torch operations: noise comes in as a seed, gradients by the kernels.
+"""The recurrent layer on a CPU as a torch operation: noise comes in as a seed, gradients by the kernels.
 
 One layer in one direction is one operation, the whole time loop inside: torch.compile compiles around it. The big
 products (the input's part, the gradients of weights and of the input) are torch's, over all steps at once.
@@ -18,7 +18,7 @@ from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["cell", "layer"]
+__all__ = ["layer"]
 
 # A scheme as torch lets an operator take it: its text, or "" for none.
 
@@ -246,87 +246,3 @@ def _differentiate_layer(
 
 
 _layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
-
-
-def cell(
-    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The pointwise part of one step in one kernel, as :func:`reference.cell` with xi from the seed.
-
-    Returns: the new h, and the new c (of no rows except for the LSTM).
-    """
-    new_h, extra, _ = _cell(a, recurrent, h if kind == "gru" else None, c, p, seed, kind, *_text(noise))
-    return new_h, extra
-
-
-@torch.library.custom_op("noisyact::recurrent_cell", mutates_args=())
-def _cell(
-    a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    call = _cell_call(a, p, seed, kind, _noise(state, gate, state_scale, gate_scale))
-    gates = a.detach().clone(memory_format=torch.contiguous_format)
-    product, h, c = (None if t is None else contiguous(t) for t in (recurrent, h, c))
-    new_h, extra = native.cell_forward(call, gates, product, h, c)
-    return new_h, extra, gates
-
-
-def _cell_call(a: Tensor, p: Tensor | None, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
-    return Call(kind, noise, seed, p, None, a.shape[1] // GATES[kind], torch.tensor([a.shape[0]]))
-
-
-@_cell.register_fake
-def _(a, recurrent, h, c, p, seed, kind, state, gate, state_scale, gate_scale):
-    batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
-    return a.new_empty(batch, hidden), a.new_empty(batch, hidden), a.new_empty(batch, a.shape[1])
-
-
-@torch.library.custom_op("noisyact::recurrent_cell_backward", mutates_args=())
-def _cell_backward(
-    dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
-    seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    call = _cell_call(gates, p, seed, kind, _noise(state, gate, state_scale, gate_scale))
-    carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
-    h, c = (None if t is None else contiguous(t) for t in (h, c))
-    dgates, dp = native.cell_backward(call, gates, extra, h, c, contiguous(dh), carry)
-    return dgates, dp, carry
-
-
-@_cell_backward.register_fake
-def _(dh, dc, gates, extra, h, c, p, seed, kind, state, gate, state_scale, gate_scale):
-    hidden = extra.shape[1]
-    width = 4 * hidden if kind == "gru" else gates.shape[1]
-    return (
-        gates.new_empty(gates.shape[0], width),
-        gates.new_empty(NONLINEARITIES[kind] * hidden),
-        torch.empty_like(extra),
-    )
-
-
-def _keep_cell(ctx: Any, inputs: tuple, output: tuple) -> None:
-    _, _, h, c, p, seed, kind, state, gate, state_scale, gate_scale = inputs
-    _, extra, gates = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(extra, gates, h, c, p, seed, state_scale, gate_scale)
-    ctx.settings = (kind, state, gate)
-
-
-def _differentiate_cell(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
-    extra, gates, h, c, p, seed, state_scale, gate_scale = ctx.saved_tensors
-    kind, state, gate = ctx.settings
-    dh = torch.zeros_like(extra) if dh is None else dh
-    dgates, dp, carry = _cell_backward(
-        dh, dextra if kind == "lstm" else None, gates, extra, h, c, p, seed, kind, state, gate, state_scale, gate_scale
-    )
-    hidden = extra.shape[1]
-    dp = None if p is None else dp.reshape(p.shape)
-    rest = (None,) * 6
-    if kind == "gru":
-        da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
-        return da, dgates[:, : 3 * hidden], carry, None, dp, *rest
-    return dgates, None, None, carry if kind == "lstm" else None, dp, *rest
-
-
-_cell.register_autograd(_differentiate_cell, setup_context=_keep_cell)

@@ -1,0 +1,174 @@
+"""One step of a cell whose products are done, as a torch operation in one kernel: C on a CPU, Triton on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.recurrent import native
+from noisyact.ops.recurrent.native import Call, contiguous
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["cell"]
+
+
+def cell(
+    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    noise: CellNoise,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The pointwise part of one step in one kernel, as :func:`reference.cell` with xi from the seed.
+
+    Returns: the new h, and the new c (of no rows except for the LSTM).
+    """
+    tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed, noise.state_scale, noise.gate_scale)
+    if not torch.compiler.is_compiling() and a.device.type == "cuda":
+        # The same, called without the dispatcher, which takes longer than the GPU does.
+        if torch.is_grad_enabled():
+            return _EagerCell.apply(*tensors, kind, noise)  # pyright: ignore[reportReturnType]
+        return _forward(*tensors, kind, noise)[:2]
+    texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
+    return _cell(*tensors, kind, *texts, noise.hard)[:2]
+
+
+def _forward(
+    a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    state_scale: Tensor, gate_scale: Tensor, kind: str, noise: CellNoise,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The new h; the LSTM's new c or the GRU's W_hn h + b_hn; the pre-activations, which may be `a` itself."""
+    if a.device.type == "cuda":
+        from noisyact.ops.recurrent.gpu import step
+
+        a, recurrent, h, c, p = (None if t is None else t.detach().contiguous() for t in (a, recurrent, h, c, p))  # pyright: ignore[reportAssignmentType]
+        with torch.cuda.device_of(a):
+            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise)
+    call = _call(a, p, seed, kind, noise)
+    gates = a.detach().clone(memory_format=torch.contiguous_format)
+    product, h, c = (None if t is None else contiguous(t) for t in (recurrent, h, c))
+    new_h, extra = native.cell_forward(call, gates, product, h, c)
+    return new_h, extra, gates
+
+
+def _backward(
+    dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
+    seed: Tensor | None, kind: str, noise: CellNoise,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the pre-activations (for the GRU those of both products), of p, and of c or h past them."""
+    if gates.device.type == "cuda":
+        from noisyact.ops.recurrent.gpu import step
+
+        dh, dc, h, c, p = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p))  # pyright: ignore[reportAssignmentType]
+        with torch.cuda.device_of(gates):
+            return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
+    call = _call(gates, p, seed, kind, noise)
+    carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
+    h, c = (None if t is None else contiguous(t) for t in (h, c))
+    dgates, dp = native.cell_backward(call, gates, extra, h, c, contiguous(dh), carry)
+    return dgates, dp, carry
+
+
+def _call(a: Tensor, p: Tensor | None, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
+    return Call(kind, noise, seed, p, None, a.shape[1] // GATES[kind], torch.tensor([a.shape[0]]))
+
+
+class _EagerCell(torch.autograd.Function):
+    """The operation and its gradient, as registered below, for calls outside a compiled graph."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        """What the operation computes, and all that its backward keeps."""
+        new_h, extra, gates = _forward(*inputs)
+        _, _, h, c, p, seed, _, _, ctx.kind, ctx.noise = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(extra, gates, h, c, p, seed)
+        return new_h, extra
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The registered gradient; the kernels have no second one."""
+        if torch.is_grad_enabled():
+            raise RuntimeError("a second derivative of a recurrent cell needs backend='reference'")
+        dh, dextra = grad_outputs
+        extra, gates, h, c, p, seed = ctx.saved_tensors
+        dh = torch.zeros_like(extra) if dh is None else dh
+        dc = dextra if ctx.kind == "lstm" else None
+        gradients = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
+        return (*_in_place(ctx.kind, p, *gradients), *([None] * 5))
+
+
+def _in_place(kind: str, p: Tensor | None, dgates: Tensor, dp: Tensor, carry: Tensor) -> tuple:
+    """The gradients at the places of a, recurrent, h, c and p."""
+    dp_ = None if p is None else dp.reshape(p.shape).to(p.dtype)
+    if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
+        hidden = carry.shape[1]
+        da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
+        return da, dgates[:, : 3 * hidden], carry, None, dp_
+    return dgates, None, None, carry if kind == "lstm" else None, dp_
+
+
+@functools.lru_cache(maxsize=64)
+def _scheme(text: str) -> Scheme | None:
+    return scheme(text) if text else None
+
+
+def _noise(state: str, gate: str, hard: bool, state_scale: Tensor, gate_scale: Tensor) -> CellNoise:
+    return CellNoise(_scheme(state), _scheme(gate), state_scale, gate_scale, hard)
+
+
+@torch.library.custom_op("noisyact::recurrent_cell", mutates_args=())
+def _cell(
+    a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    new_h, extra, gates = _forward(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, noise)
+    return new_h, extra, gates.clone() if gates.data_ptr() == a.data_ptr() else gates
+
+
+@_cell.register_fake
+def _(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, state, gate, hard):
+    batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
+    return a.new_empty(batch, hidden), a.new_empty(batch, hidden), a.new_empty(batch, a.shape[1])
+
+
+@torch.library.custom_op("noisyact::recurrent_cell_backward", mutates_args=())
+def _cell_backward(
+    dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
+    seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    return _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
+
+
+@_cell_backward.register_fake
+def _(dh, dc, extra, gates, h, c, p, seed, state_scale, gate_scale, kind, state, gate, hard):
+    hidden = extra.shape[1]
+    width = 4 * hidden if kind == "gru" else gates.shape[1]
+    return (
+        gates.new_empty(gates.shape[0], width),
+        gates.new_empty(NONLINEARITIES[kind] * hidden),
+        torch.empty_like(extra),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
+    _, _, h, c, p, seed, state_scale, gate_scale, *ctx.settings = inputs
+    _, extra, gates = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(extra, gates, h, c, p, seed, state_scale, gate_scale)
+
+
+def _differentiate(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
+    extra, gates, h, c, p, seed, state_scale, gate_scale = ctx.saved_tensors
+    kind = ctx.settings[0]
+    dh = torch.zeros_like(extra) if dh is None else dh
+    gradients = _cell_backward(
+        dh, dextra if kind == "lstm" else None, extra, gates, h, c, p, seed, state_scale, gate_scale, *ctx.settings
+    )
+    return (*_in_place(kind, p, *gradients), *([None] * 7))
+
+
+_cell.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,243 @@
+"""The backward pass of a recurrent layer on a GPU: the same programs and the same exchange as forward, in reverse.
+
+At each step a program needs every gradient of a pre-activation that came after: dgates [BB, G H] times W_hh. All that
+does not depend on them (the functions' values and slopes, with their noise drawn again) is computed before the wait, so
+that after it there is one multiplication for each gate. The gradients of p and of the biases are added up in registers
+over all steps and written once.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, tanh_d
+from noisyact.ops.triton.grid import PATIENCE, arrive, wait
+
+__all__ = ["backward_kernel"]
+
+
+@triton.jit(do_not_specialize=["first", "last", "T", "B", "programs"])
+def backward_kernel(
+    a_ptr, extra_ptr, y_ptr, w_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr,
+    dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, exchange_ptr, alarm_ptr,
+    first, last, T, B, H, P, slice_size, programs,
+    KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
+    HAS_DCN: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
+    STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, RESIDENT: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Steps first to last - 1, counted from the end of the recurrence; step T is past its beginning and gives dh0.
+
+    dgates: [rows, G H], for the GRU [rows, 4 H]: r, z, n through the recurrent product, n through the input.
+    dhn, dcn: the gradients of the last state. sums: [batch blocks, the gradients of p (5 H, 3 H or H) where there is
+    a p, then those of the biases, as wide as dgates]; from the second launch on (first > 0) they are added to.
+    exchange: [2, rows of a multiple of BB, G, P] and a counter for each block of the batch, zeros at first.
+    """
+    G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
+    WIDE: tl.constexpr = 1 if G == 1 else 4  # gates in a row of dgates
+    SUMS: tl.constexpr = 0 if not HAS_P else (5 if KIND == LSTM else G)
+    pid = tl.program_id(0)
+    block = pid // programs
+    m = block * BB + tl.arange(0, BB)
+    n = (pid % programs) * BU + tl.arange(0, BU)
+    k = tl.arange(0, BK)
+    in_rows, in_units = m < B, n < H
+    inside = in_rows[:, None] & in_units[None, :]
+    tile = m[:, None] * H + n[None, :]
+    dtype = y_ptr.dtype.element_ty
+    seed = tl.load(seed_ptr) if DRAW else 0
+    gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
+    if G > 1:
+        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
+    if G > 3:
+        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
+    zero = tl.zeros((BB, BU), tl.float32)
+    dh, dc = zero, zero  # what the later steps owe these states, less the product
+    if HAS_DHN:
+        dh = tl.load(dhn_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    if HAS_DCN:
+        dc = tl.load(dcn_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    dp0, dp1, dp2, dp3, dp4 = zero, zero, zero, zero, zero
+    db0, db1, db2, db3 = zero, zero, zero, zero
+    slot_size = tl.cdiv(B, BB) * BB * G * P
+    own = exchange_ptr + m[:, None] * (G * P) + n[None, :]
+    # The inner dimension of the product, all gates of all units, is cut into slices, one for each warp or two.
+    inner = tl.arange(0, SLICES)[:, None] * slice_size + k[None, :]
+    others = exchange_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
+    weights = w_ptr + inner[:, :, None] * P + n[None, None, :]
+    counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
+    polls = 0
+    if RESIDENT:
+        inner_inside = (k[None, :] < slice_size) & (inner < G * P)
+        held = tl.load(weights, mask=inner_inside[:, :, None], other=0.0)
+    for i in range(first, last):
+        t = i if REVERSE else T - 1 - i
+        before = t + 1 if REVERSE else t - 1
+        if PACKED:
+            offset = tl.load(offsets_ptr + t, mask=i < T, other=0)
+            size = tl.load(offsets_ptr + t + 1, mask=i < T, other=0) - offset
+            offset_before = tl.load(offsets_ptr + before, mask=i < T - 1, other=0)
+            known = tl.load(offsets_ptr + before + 1, mask=i < T - 1, other=0) - offset_before
+        else:
+            offset, offset_before = t * B, before * B
+            size, known = tl.where(i < T, B, 0), tl.where(i < T - 1, B, 0)
+        active = inside & (m < size)[:, None]
+        row = (offset + m).to(tl.int64)[:, None]
+        had = active & (m < known)[:, None]  # rows whose state before is that of a step; the others' is the first state
+        row_before = (offset_before + m).to(tl.int64)[:, None]
+        a = a_ptr + row * (G * H) + n[None, :]
+        a0 = tl.load(a, mask=active, other=0.0).to(tl.float32)
+        dy = zero
+        if HAS_DY:
+            dy = tl.load(dy_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
+        xi0, xi1, xi2, xi3, xi4 = zero, zero, zero, zero, zero
+        if DRAW:
+            xi0, xi1, xi2, xi3 = draw_four(seed, n, m, t, 0)
+        if KIND == LSTM:
+            if DRAW:
+                xi4, _, _, _ = draw_four(seed, n, m, t, 1)
+            c_now = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
+            c_before = tl.load(extra_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
+            if HAS_STATE:
+                c_before += tl.load(c0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
+            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
+            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
+            a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32)
+            to_c, to0, to1, to2, to3, gf, top0, top1, top2, top3, top4 = lstm_factors(
+                a0, a1, a2, a3, c_before, c_now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
+                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+            )  # fmt: skip
+        elif KIND == GRU:
+            q = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
+            h_before = tl.load(y_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
+            if HAS_STATE:
+                h_before += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
+            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
+            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
+            to0, to1, to2, to3, z, top0, top1, top2 = gru_factors(
+                a0, a1, a2, q, h_before, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
+                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+            )  # fmt: skip
+        else:
+            _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+
+        owed = dh
+        if i > 0:
+            if PERSISTENT:
+                polls = wait(counter, i * programs, polls)
+            source = others + ((i + 1) & 1) * slot_size
+            product = tl.zeros((SLICES, BB, BU), tl.float32)
+            if RESIDENT:
+                mask = in_rows[None, :, None] & inner_inside[:, None, :]
+                dk = tl.load(source, mask=mask, other=0.0, cache_modifier=".cg")
+                product = tl.dot(dk, held, product, input_precision=PRECISION)
+            else:
+                for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
+                    left = inner + k0 < G * P
+                    mask = in_rows[None, :, None] & left[:, None, :]
+                    dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
+                    wk = tl.load(weights + k0 * P, mask=left[:, :, None], other=0.0)
+                    product = tl.dot(dk, wk, product, input_precision=PRECISION)
+            owed += _sum_of_slices(product)
+        now = tl.where(active, owed + dy, 0.0)
+        if PERSISTENT:
+            now = tl.where(polls < PATIENCE, now, float("nan"))
+        to = own + (i & 1) * slot_size
+        if KIND == LSTM:
+            dc_now = tl.where(active, dc + now * to_c, 0.0)
+            g0, g1, g2, g3 = dc_now * to0, dc_now * to1, dc_now * to2, now * to3
+            tl.store(to + 3 * P, g3.to(dtype))
+        elif KIND == GRU:
+            g0, g1, g2, g3 = now * to0, now * to1, now * to2, now * to3
+        else:
+            g0 = now * to0
+        tl.store(to, g0.to(dtype))
+        if G > 1:
+            tl.store(to + P, g1.to(dtype))
+            tl.store(to + 2 * P, g2.to(dtype))
+        if PERSISTENT:
+            arrive(counter)
+
+        d = dgates_ptr + row * (WIDE * H) + n[None, :]
+        tl.store(d, g0.to(dtype), mask=active)
+        db0 += g0
+        if G > 1:
+            tl.store(d + H, g1.to(dtype), mask=active)
+            tl.store(d + 2 * H, g2.to(dtype), mask=active)
+            tl.store(d + 3 * H, g3.to(dtype), mask=active)
+            db1 += g1
+            db2 += g2
+            db3 += g3
+        if KIND == LSTM:
+            dp0 += dc_now * top0
+            dp1 += dc_now * top1
+            dp2 += dc_now * top2
+            dp3 += now * top3
+            dp4 += now * top4
+            dh = tl.where(active, 0.0, owed)
+            dc = tl.where(active, dc_now * gf, dc)
+        elif KIND == GRU:
+            dp0 += now * top0
+            dp1 += now * top1
+            dp2 += now * top2
+            dh = tl.where(active, now * z, owed)
+        else:
+            dp0 += now * top0
+            dh = tl.where(active, 0.0, owed)
+    tl.store(dh0_ptr + tile, dh, mask=inside)
+    if KIND == LSTM:
+        tl.store(dc0_ptr + tile, dc, mask=inside)
+    sums = sums_ptr + block * ((SUMS + WIDE) * H) + n
+    if HAS_P:
+        _add(sums, dp0, in_units, first)
+        if G > 1:
+            _add(sums + H, dp1, in_units, first)
+            _add(sums + 2 * H, dp2, in_units, first)
+        if G > 3:
+            _add(sums + 3 * H, dp3, in_units, first)
+            _add(sums + 4 * H, dp4, in_units, first)
+    sums += SUMS * H
+    _add(sums, db0, in_units, first)
+    if G > 1:
+        _add(sums + H, db1, in_units, first)
+        _add(sums + 2 * H, db2, in_units, first)
+        _add(sums + 3 * H, db3, in_units, first)
+    if PERSISTENT:
+        if polls >= PATIENCE:
+            tl.store(alarm_ptr, 1)
+
+
+@triton.jit
+def _add(to, values, inside, first):
+    """The sum over the rows of the block, added to what earlier launches left there."""
+    total = tl.sum(values, axis=0)
+    if first > 0:
+        total += tl.load(to, mask=inside, other=0.0)
+    tl.store(to, total, mask=inside)
+
+
+@triton.jit
+def _sum_of_slices(v):
+    """The sum over the first dimension, halved again and again: tl.sum would leave every warp with the whole result."""
+    v = tl.permute(v, (1, 2, 0))
+    if v.shape[2] >= 16:
+        v = _halved(v)
+    if v.shape[2] >= 8:
+        v = _halved(v)
+    if v.shape[2] >= 4:
+        v = _halved(v)
+    if v.shape[2] >= 2:
+        left, right = tl.split(v)
+        return left + right
+    else:
+        return tl.reshape(v, (v.shape[0], v.shape[1]))
+
+
+@triton.jit
+def _halved(v):
+    left, right = tl.split(tl.reshape(v, (v.shape[0], v.shape[1], v.shape[2] // 2, 2)))
+    return left + right

@@ -1,0 +1,163 @@
+"""The cells themselves in Triton, on tiles of sequences and units: values forward, factors of the gradients backward.
+
+reference.py is what they must equal. Constants of the compilation: KIND; for the sigmoids GATE (a scheme's code),
+GATE_LEAK and GATE_CLIP; for the tanh STATE, STATE_LEAK and STATE_CLIP; IS_HARD; DRAW, whether xi is used or its
+expectation. All numbers are float32.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.triton.normal import four_words, normal_pair
+from noisyact.ops.triton.phi import HARD, NAH, SOFT_SIGMOID, SOFT_TANH, phi, phi_derivatives
+
+__all__ = [
+    "GRU", "LSTM", "RNN_RELU", "RNN_TANH", "draw_four", "gru_factors", "gru_values", "lstm_factors", "lstm_values",
+    "per_unit", "sigm", "sigm_d", "tanh", "tanh_d",
+]  # fmt: skip
+
+LSTM, GRU, RNN_TANH, RNN_RELU = (tl.constexpr(code) for code in range(4))
+
+
+@triton.jit
+def per_unit(pointer, n, inside, PRESENT: tl.constexpr, otherwise: tl.constexpr):
+    """One number for each unit, of shape [1, units]; `otherwise` where there is no such tensor."""
+    if PRESENT:
+        return tl.load(pointer + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+    return (n[None, :] * 0).to(tl.float32) + otherwise
+
+
+@triton.jit
+def draw_four(seed, unit, row, step, block: tl.constexpr):
+    """The four normals of counter (unit, row, step, block) for every row and unit."""
+    zero = (row[:, None] * 0 + unit[None, :] * 0).to(tl.uint32)
+    w0, w1, w2, w3 = four_words(
+        seed, zero + unit[None, :].to(tl.uint32), zero + row[:, None].to(tl.uint32), zero + step, zero + block
+    )
+    n0, n1 = normal_pair(w0, w1)
+    n2, n3 = normal_pair(w2, w3)
+    return n0, n1, n2, n3
+
+
+@triton.jit
+def _epsilon(xi, SCHEME: tl.constexpr, DRAW: tl.constexpr):
+    if DRAW:
+        if SCHEME == NAH:
+            return tl.abs(xi)
+        return xi
+    elif SCHEME == NAH:
+        return tl.full(xi.shape, 0.7978845608028654, tl.float32)  # E|xi|
+    return tl.zeros_like(xi)
+
+
+@triton.jit
+def sigm(x, p, xi, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, IS_HARD: tl.constexpr,
+         DRAW: tl.constexpr):  # fmt: skip
+    """The noisy sigmoid."""
+    SOFT: tl.constexpr = HARD if IS_HARD else SOFT_SIGMOID
+    return phi(x, p, _epsilon(xi, SCHEME, DRAW), scale, SCHEME, LEAK, CLIP, 0.25, 0.5, 0.0, 1.0, SOFT)
+
+
+@triton.jit
+def sigm_d(x, p, xi, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, IS_HARD: tl.constexpr,
+           DRAW: tl.constexpr):  # fmt: skip
+    """The noisy sigmoid, and its derivatives by x and by p."""
+    SOFT: tl.constexpr = HARD if IS_HARD else SOFT_SIGMOID
+    return phi_derivatives(x, p, _epsilon(xi, SCHEME, DRAW), scale, SCHEME, LEAK, CLIP, 0.25, 0.5, 0.0, 1.0, SOFT)
+
+
+@triton.jit
+def tanh(x, p, xi, scale, KIND: tl.constexpr, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr,
+         IS_HARD: tl.constexpr, DRAW: tl.constexpr):  # fmt: skip
+    """The noisy tanh, or the noisy ReLU."""
+    SOFT: tl.constexpr = HARD if (IS_HARD or KIND == RNN_RELU) else SOFT_TANH
+    LOW: tl.constexpr = 0.0 if KIND == RNN_RELU else -1.0
+    HIGH: tl.constexpr = float("inf") if KIND == RNN_RELU else 1.0
+    return phi(x, p, _epsilon(xi, SCHEME, DRAW), scale, SCHEME, LEAK, CLIP, 1.0, 0.0, LOW, HIGH, SOFT)
+
+
+@triton.jit
+def tanh_d(x, p, xi, scale, KIND: tl.constexpr, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr,
+           IS_HARD: tl.constexpr, DRAW: tl.constexpr):  # fmt: skip
+    """The noisy tanh, or the noisy ReLU, and its derivatives by x and by p."""
+    SOFT: tl.constexpr = HARD if (IS_HARD or KIND == RNN_RELU) else SOFT_TANH
+    LOW: tl.constexpr = 0.0 if KIND == RNN_RELU else -1.0
+    HIGH: tl.constexpr = float("inf") if KIND == RNN_RELU else 1.0
+    return phi_derivatives(x, p, _epsilon(xi, SCHEME, DRAW), scale, SCHEME, LEAK, CLIP, 1.0, 0.0, LOW, HIGH, SOFT)
+
+
+@triton.jit
+def lstm_values(
+    a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, dtype: tl.constexpr,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
+    STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
+):  # fmt: skip
+    """The new h, the new c, and the new c as it is kept. Its tanh is that of the kept c, as backward will see it."""
+    gi = sigm(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    gf = sigm(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    gg = tanh(a2, p2, xi2, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    go = sigm(a3, p3, xi3, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    c = gf * c + gi * gg
+    kept = c.to(dtype)
+    out = tanh(kept.to(tl.float32), p4, xi4, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    return go * out, c, kept
+
+
+@triton.jit
+def lstm_factors(
+    a0, a1, a2, a3, c_before, c_now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
+    STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
+):  # fmt: skip
+    """With dh and dc owed to this step, ``dc' = dc + dh to_c``; then what dc', and dh for o, are multiplied with.
+
+    Returns: to_c; of the pre-activations i, f, g (of dc') and o (of dh); f, which hands dc' on; of p: i, f, g (of dc'),
+    o and the tanh of c (of dh).
+    """
+    gi, gi_x, gi_p = sigm_d(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    gf, gf_x, gf_p = sigm_d(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    gg, gg_x, gg_p = tanh_d(a2, p2, xi2, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    go, go_x, go_p = sigm_d(a3, p3, xi3, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    out, out_x, out_p = tanh_d(c_now, p4, xi4, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    return (
+        go * out_x, gg * gi_x, c_before * gf_x, gi * gg_x, out * go_x, gf,
+        gg * gi_p, c_before * gf_p, gi * gg_p, out * go_p, go * out_p,
+    )  # fmt: skip
+
+
+@triton.jit
+def gru_values(
+    a0, a1, a2, q, h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale, dtype: tl.constexpr,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
+    STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
+):  # fmt: skip
+    """The new h, and the candidate's pre-activation; a0 and a1 are whole, a2 is the input's part, q the state's."""
+    r = sigm(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    z = sigm(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    a2 = (a2 + r * q).to(dtype).to(tl.float32)
+    candidate = tanh(a2, p2, xi2, state_scale, GRU, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    return candidate + z * (h - candidate), a2
+
+
+@triton.jit
+def gru_factors(
+    a0, a1, a2, q, h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
+    STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
+):  # fmt: skip
+    """What dh is multiplied with.
+
+    Returns: of the pre-activations r, z, n through the recurrent product and n through the input; z, which hands dh
+    on; of p: r, z, n.
+    """
+    r, r_x, r_p = sigm_d(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    z, z_x, z_p = sigm_d(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
+    candidate, n_x, n_p = tanh_d(a2, p2, xi2, state_scale, GRU, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    to_n = (1.0 - z) * n_x
+    to_q = to_n * q
+    return (
+        to_q * r_x, (h - candidate) * z_x, to_n * r, to_n, z,
+        to_q * r_p, (h - candidate) * z_p, (1.0 - z) * n_p,
+    )  # fmt: skip

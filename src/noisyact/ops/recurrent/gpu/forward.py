@@ -1,0 +1,196 @@
+"""The forward pass of a recurrent layer on a GPU: all time steps in one launch, each program with its own units.
+
+A program owns BU units of BB sequences, with their state in registers. At each step it needs every unit's last h: the
+programs of a batch block exchange it through a small buffer of two slots and wait for each other. What does not depend
+on the last h (the input's part, the noise) is fetched and drawn before the wait; what the others do not need is stored
+after they have been told.
+
+reference.py is what this must equal; README.md beside it has the letters.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_values, lstm_values, per_unit, tanh
+from noisyact.ops.triton.grid import PATIENCE, arrive, wait
+
+__all__ = ["forward_kernel"]
+
+
+@triton.jit(do_not_specialize=["first", "last", "T", "B", "programs"])
+def forward_kernel(
+    a_ptr, w_ptr, b_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr,
+    y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr,
+    first, last, T, B, H, P, programs,
+    KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
+    KEEP: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
+    STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, HELD: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Steps first to last - 1 in the order of the recurrence.
+
+    a: [rows, G H], W_ih x + b_ih; where KEEP, W_hh h + b_hh is added to it in place. w: [G, P, P], zeros past H.
+    y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's W_hn h + b_hn, where KEEP. exchange: [2, rows of a
+    multiple of BB, P], zeros at first, but for the first state in its second slot if not PERSISTENT. counter: one for each block of the batch, zero at first.
+    """
+    G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
+    GP: tl.constexpr = 4 if G > 1 else 1
+    pid = tl.program_id(0)
+    block = pid // programs
+    m = block * BB + tl.arange(0, BB)
+    n = (pid % programs) * BU + tl.arange(0, BU)
+    k = tl.arange(0, BK)
+    in_rows, in_units = m < B, n < H
+    inside = in_rows[:, None] & in_units[None, :]
+    tile = m[:, None] * H + n[None, :]
+    dtype = y_ptr.dtype.element_ty
+    seed = tl.load(seed_ptr) if DRAW else 0
+    gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
+    b0 = per_unit(b_ptr, n, in_units, HAS_BIAS, 0.0)
+    if G > 1:
+        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
+        b1, b2 = per_unit(b_ptr, H + n, in_units, HAS_BIAS, 0.0), per_unit(b_ptr, 2 * H + n, in_units, HAS_BIAS, 0.0)
+    if G > 3:
+        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
+        b3 = per_unit(b_ptr, 3 * H + n, in_units, HAS_BIAS, 0.0)
+    h = tl.zeros((BB, BU), tl.float32)
+    c = tl.zeros((BB, BU), tl.float32)
+    if HAS_STATE:
+        h = tl.load(h0_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        if KIND == LSTM:
+            c = tl.load(c0_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    slot_size = tl.cdiv(B, BB) * BB * P
+    own = exchange_ptr + m[:, None] * P + n[None, :]
+    # A line of the product is a gate of a unit; gates lie next to each other, padded to a power of two. Where there are
+    # enough of them to fill the tensor cores' 64 rows they take the place of the rows, else that of the columns.
+    line = tl.arange(0, GP * BU)
+    gate, unit = line % GP, (pid % programs) * BU + line // GP
+    LINES_FIRST: tl.constexpr = GP * BU >= 64 and not RESIDENT
+    if LINES_FIRST:
+        others = exchange_ptr + m[None, :] * P + k[:, None]
+        weights = w_ptr + (gate * P + unit)[:, None] * P + k[None, :]
+        is_gate, in_batch = (gate < G)[:, None], in_rows[None, :]
+    else:
+        others = exchange_ptr + m[:, None] * P + k[None, :]
+        weights = w_ptr + (gate * P + unit)[None, :] * P + k[:, None]
+        is_gate, in_batch = (gate < G)[None, :], in_rows[:, None]
+    counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
+    polls = 0
+    START: tl.constexpr = 0 if HAS_STATE else 1  # the first step that has a state before it
+    told = 1 if HAS_STATE else 0  # times that all programs have arrived before step 0 ends
+    if RESIDENT:
+        held = tl.load(weights, mask=is_gate & (k < P)[:, None], other=0.0)
+    if HELD > 0:  # these stay in shared memory
+        held0 = tl.load(weights, mask=is_gate, other=0.0)
+    if HELD > 1:
+        held1 = tl.load(weights + BK, mask=is_gate & (k < P - BK)[None, :], other=0.0)
+    if HELD > 2:
+        held2 = tl.load(weights + 2 * BK, mask=is_gate & (k < P - 2 * BK)[None, :], other=0.0)
+    if HELD > 3:
+        held3 = tl.load(weights + 3 * BK, mask=is_gate & (k < P - 3 * BK)[None, :], other=0.0)
+    if HAS_STATE and PERSISTENT:
+        tl.store(own + slot_size, h.to(dtype))
+        arrive(counter)
+    for i in range(first, last):
+        t = T - 1 - i if REVERSE else i
+        offset, size = t * B, B
+        if PACKED:
+            offset = tl.load(offsets_ptr + t)
+            size = tl.load(offsets_ptr + t + 1) - offset
+        active = inside & (m < size)[:, None]
+        row = (offset + m).to(tl.int64)[:, None]
+        a = a_ptr + row * (G * H) + n[None, :]
+        a0 = tl.load(a, mask=active, other=0.0).to(tl.float32) + b0
+        xi0, xi1, xi2, xi3, xi4 = h * 0, h * 0, h * 0, h * 0, h * 0
+        if G > 1:
+            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32) + b1
+            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
+        if G > 3:
+            a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32) + b3
+        if DRAW:
+            xi0, xi1, xi2, xi3 = draw_four(seed, n, m, t, 0)
+            if KIND == LSTM:
+                xi4, _, _, _ = draw_four(seed, n, m, t, 1)
+
+        product = tl.zeros((GP * BU, BB) if LINES_FIRST else (BB, GP * BU), tl.float32)
+        if i >= START:
+            if PERSISTENT:
+                polls = wait(counter, (i + told) * programs, polls)
+            source = others + ((i + 1) & 1) * slot_size
+            if RESIDENT:
+                hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
+                product = tl.dot(hk, held, product, input_precision=PRECISION)
+            else:
+                if HELD > 0:
+                    hk = tl.load(source, mask=in_batch, other=0.0, cache_modifier=".cg")
+                    product = tl.dot(held0, hk, product, input_precision=PRECISION)
+                if HELD > 1:
+                    hk = tl.load(source + BK, mask=in_batch & (k < P - BK)[:, None], other=0.0, cache_modifier=".cg")
+                    product = tl.dot(held1, hk, product, input_precision=PRECISION)
+                if HELD > 2:
+                    hk = tl.load(source + 2 * BK, mask=in_batch & (k < P - 2 * BK)[:, None], other=0.0, cache_modifier=".cg")
+                    product = tl.dot(held2, hk, product, input_precision=PRECISION)
+                if HELD > 3:
+                    hk = tl.load(source + 3 * BK, mask=in_batch & (k < P - 3 * BK)[:, None], other=0.0, cache_modifier=".cg")
+                    product = tl.dot(held3, hk, product, input_precision=PRECISION)
+                for k0 in tl.range(HELD * BK, P if STAGES > 0 else 0, BK, num_stages=STAGES):
+                    hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
+                    wk = tl.load(weights + k0, mask=is_gate, other=0.0)
+                    if LINES_FIRST:
+                        product = tl.dot(wk, hk, product, input_precision=PRECISION)
+                    else:
+                        product = tl.dot(hk, wk, product, input_precision=PRECISION)
+        if LINES_FIRST:
+            product = tl.trans(product)
+        if GP == 4:
+            even, odd = tl.split(tl.reshape(product, (BB, BU, 2, 2)))
+            q0, q2 = tl.split(even)
+            q1, q3 = tl.split(odd)
+        else:
+            q0 = product
+
+        # Rounded as they are kept: backward must find each x on the side of the kink where it was.
+        a0 = (a0 + q0).to(dtype).to(tl.float32)
+        if KIND == LSTM:
+            a1, a2 = (a1 + q1).to(dtype).to(tl.float32), (a2 + b2 + q2).to(dtype).to(tl.float32)
+            a3 = (a3 + q3).to(dtype).to(tl.float32)
+            new, new_c, kept = lstm_values(
+                a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, dtype,
+                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+            )  # fmt: skip
+            c = tl.where(active, new_c, c)
+        elif KIND == GRU:
+            a1 = (a1 + q1).to(dtype).to(tl.float32)
+            kept = (q2 + b2).to(dtype)
+            new, a2 = gru_values(
+                a0, a1, a2, kept.to(tl.float32), h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale, dtype,
+                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+            )  # fmt: skip
+        else:
+            new = tanh(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+        h = tl.where(active, new, h)
+        if PERSISTENT:
+            h = tl.where(polls < PATIENCE, h, float("nan"))
+        tl.store(own + (i & 1) * slot_size, h.to(dtype))
+        if PERSISTENT:
+            arrive(counter)
+        tl.store(y_ptr + row * H + n[None, :], h.to(dtype), mask=active)
+        if KEEP:
+            tl.store(a, a0.to(dtype), mask=active)
+            if G > 1:
+                tl.store(a + H, a1.to(dtype), mask=active)
+                tl.store(a + 2 * H, a2.to(dtype), mask=active)
+                tl.store(extra_ptr + row * H + n[None, :], kept, mask=active)
+            if G > 3:
+                tl.store(a + 3 * H, a3.to(dtype), mask=active)
+    tl.store(hn_ptr + tile, h, mask=inside)
+    if KIND == LSTM:
+        tl.store(cn_ptr + tile, c, mask=inside)
+    if PERSISTENT:
+        if polls >= PATIENCE:
+            tl.store(alarm_ptr, 1)

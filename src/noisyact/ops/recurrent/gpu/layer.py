@@ -1,0 +1,199 @@
+"""The launches of the GPU kernels for one recurrent layer in one direction: plan, buffers, big products."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noisyact.ops.recurrent.gpu.backward import backward_kernel
+from noisyact.ops.recurrent.gpu.forward import forward_kernel
+from noisyact.ops.recurrent.gpu.plan import Plan, padded_size, slice_size
+from noisyact.ops.recurrent.gpu.settings import functions
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.triton.launch import Launcher
+
+__all__ = ["Rows", "layer_backward", "layer_forward", "products_as_cudnn"]
+
+
+class Rows(NamedTuple):
+    """The rows of a layer: step t has offsets[t + 1] - offsets[t] of them."""
+
+    steps: int
+    batch: int
+    offsets: Tensor | None
+    """[steps + 1], int32 on the device; None where every step has the whole batch."""
+
+
+@contextlib.contextmanager
+def products_as_cudnn() -> Iterator[None]:
+    """Products of float32 in TF32 where cuDNN would take it: nn.LSTM does, and torch.mm has another switch."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    wanted = torch.backends.cudnn.allow_tf32
+    if before == wanted:
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _padded_weights(w_hh: Tensor, gates: int, padded: int) -> Tensor:
+    """[gates, padded, padded], zeros past H."""
+    hidden, w_hh = w_hh.shape[1], w_hh.detach()
+    if hidden == padded:
+        return w_hh.contiguous()
+    return F.pad(w_hh.reshape(gates, hidden, hidden), (0, padded - hidden) * 2)
+
+
+def _constants(
+    kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, **flags: bool
+) -> dict[str, Any]:
+    """The constants that both kernels have, and the options of the compilation."""
+    constants = functions(kind, state, gate, hard, draw) | flags | {
+        "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "RESIDENT": cut.resident,
+        "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
+    }  # fmt: skip
+    if cut.persistent:
+        constants["launch_cooperative_grid"] = True
+    return constants
+
+
+def _forward_constants(*settings: Any) -> dict[str, Any]:
+    *shared, reverse, packed, has_state, has_bias, has_p, keep = settings
+    return _constants(
+        *shared, REVERSE=reverse, PACKED=packed, HAS_STATE=has_state, HAS_BIAS=has_bias, HAS_P=has_p, KEEP=keep,
+        HELD=shared[5].held,
+    )  # fmt: skip
+
+
+def _backward_constants(*settings: Any) -> dict[str, Any]:
+    *shared, reverse, packed, has_state, has_p, has_dy, has_dh, has_dc = settings
+    return _constants(
+        *shared, REVERSE=reverse, PACKED=packed, HAS_STATE=has_state, HAS_P=has_p, HAS_DY=has_dy, HAS_DHN=has_dh,
+        HAS_DCN=has_dc, SLICES=shared[5].slices,
+    )  # fmt: skip
+
+
+_forward = Launcher(forward_kernel)
+_backward = Launcher(backward_kernel)
+
+
+def _precision() -> str:
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+@functools.cache
+def _alarm() -> Tensor:
+    """One number in the host's memory that a kernel can write."""
+    return torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
+
+
+def _check_alarm() -> None:
+    if _alarm().item():
+        _alarm().zero_()
+        raise RuntimeError(
+            "a recurrent GPU kernel gave up waiting for its other programs; the results since the last check are NaN. "
+            "Use backend='reference' on this device"
+        )
+
+
+def _exchange(like: Tensor, slot: int, blocks: int) -> Tensor:
+    """Zeros: two slots of the exchange and behind them a counter of 32 bits for each block of the batch."""
+    return like.new_zeros(2 * slot + math.ceil(4 * blocks / like.element_size()))
+
+
+def layer_forward(
+    kind: str, x: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
+    keep: bool, cut: Plan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As reference.layer with xi from the seed. h0 and c0 may be None for zeros.
+
+    Returns: every h; the last h and c; and where `keep` is set, what backward needs: the pre-activations and the
+    LSTM's c or the GRU's W_hn h + b_hn.
+    """
+    steps, batch, offsets = rows
+    hidden, gates = w_hh.shape[1], GATES[kind]
+    padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
+    _check_alarm()
+    with products_as_cudnn():
+        a = x @ w_ih.t() if b_ih is None else torch.addmm(b_ih, x, w_ih.t())
+    weights = _padded_weights(w_hh, gates, padded)
+    y = x.new_empty(x.shape[0], hidden)
+    extra = x.new_empty(x.shape[0] if keep and gates > 1 else 0, hidden)
+    slot = blocks * cut.rows * padded
+    exchange = _exchange(x, slot, blocks)
+    state_dtype = x.dtype if cut.persistent else torch.float32
+    h_n = torch.empty(batch, hidden, dtype=state_dtype, device=x.device)
+    c_n = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=x.device)
+    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), reverse)
+
+    def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
+        _forward(
+            (programs * blocks,),
+            (a, weights, b_hh, p, seed, noise.gate_scale, noise.state_scale, h, c, offsets, y, extra, h_n, c_n,
+             exchange, _alarm()),
+            (first, last, steps, batch, hidden, padded, programs),
+            (*shared, offsets is not None, h is not None, b_hh is not None, p is not None, keep), _forward_constants,
+        )  # fmt: skip
+
+    if cut.persistent:
+        launch(0, steps, h0, c0)
+        return y, h_n, c_n, a, extra
+    if h0 is not None:
+        exchange[slot : 2 * slot].view(-1, padded)[:batch, :hidden] = h0
+    for i in range(steps):
+        launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
+    return y, h_n.to(x.dtype), c_n.to(x.dtype), a, extra
+
+
+def layer_backward(
+    kind: str, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor,
+    rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
+    noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the pre-activations (for the GRU of r, z, n through h and n through x), of h0 and c0; and, one
+    behind the other, those of p, if there is one, and of the biases.
+    """
+    steps, batch, offsets = rows
+    hidden, gates = w_hh.shape[1], GATES[kind]
+    wide = 4 if gates > 1 else 1
+    padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
+    _check_alarm()
+    weights = _padded_weights(w_hh, gates, padded)
+    dgates = y.new_empty(y.shape[0], wide * hidden)
+    exchange = _exchange(y, blocks * cut.rows * gates * padded, blocks)
+    state_dtype = y.dtype if cut.persistent else torch.float32
+    dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
+    dc0 = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=y.device)
+    count = NONLINEARITIES[kind] if p is not None else 0
+    sums = torch.empty(blocks, (count + wide) * hidden, dtype=torch.float32, device=y.device)
+    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), reverse)
+
+    def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
+        _backward(
+            (programs * blocks,),
+            (a, extra, y, weights, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc, dgates,
+             dh0, dc0, sums, exchange, _alarm()),
+            (first, last, steps, batch, hidden, padded, slice_size(kind, padded, cut), programs),
+            (*shared, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
+             dc is not None),
+            _backward_constants,
+        )  # fmt: skip
+
+    if cut.persistent:
+        launch(0, steps + wants_h0, dh_n, dc_n)
+    else:
+        for i in range(steps + wants_h0):
+            launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
+    total = sums[0] if blocks == 1 else sums.sum(0)
+    return dgates, dh0.to(y.dtype), dc0.to(y.dtype), total

@@ -1,0 +1,218 @@
+"""One step whose products are done, on a GPU: the pointwise part of a cell in one kernel, and its gradients in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from noisyact.ops.recurrent.gpu.cells import (
+    GRU,
+    LSTM,
+    draw_four,
+    gru_factors,
+    gru_values,
+    lstm_factors,
+    lstm_values,
+    per_unit,
+    tanh,
+    tanh_d,
+)
+from noisyact.ops.recurrent.gpu.settings import functions
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.triton.launch import Launcher
+
+__all__ = ["cell_backward", "cell_forward"]
+
+_ROWS, _UNITS = 8, 64
+
+
+@triton.jit(do_not_specialize=["B"])
+def _forward_kernel(
+    a_ptr, q_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, kept_ptr, extra_ptr, new_ptr, B, H,
+    KIND: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
+    STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr,
+):  # fmt: skip
+    G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
+    m = tl.program_id(0) * BB + tl.arange(0, BB)
+    n = tl.program_id(1) * BU + tl.arange(0, BU)
+    in_units = n < H
+    inside = (m < B)[:, None] & in_units[None, :]
+    tile = m.to(tl.int64)[:, None] * H + n[None, :]
+    row = m.to(tl.int64)[:, None] * (G * H) + n[None, :]
+    gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
+    if DRAW:
+        seed = tl.load(seed_ptr)
+        xi0, xi1, xi2, xi3 = draw_four(seed, n, m, 0, 0)
+        if KIND == LSTM:
+            xi4, _, _, _ = draw_four(seed, n, m, 0, 1)
+    a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
+    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
+    if G > 1:
+        a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
+        a2 = tl.load(a_ptr + row + 2 * H, mask=inside, other=0.0).to(tl.float32)
+        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
+    if KIND == LSTM:
+        a3 = tl.load(a_ptr + row + 3 * H, mask=inside, other=0.0).to(tl.float32)
+        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
+        c = tl.load(c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        new, c, _ = lstm_values(
+            a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, tl.float32,
+            GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+        )  # fmt: skip
+        tl.store(extra_ptr + tile, c, mask=inside)
+    elif KIND == GRU:
+        a0 += tl.load(q_ptr + row, mask=inside, other=0.0).to(tl.float32)
+        a1 += tl.load(q_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
+        q = tl.load(q_ptr + row + 2 * H, mask=inside, other=0.0).to(tl.float32)
+        h = tl.load(h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        new, a2 = gru_values(
+            a0, a1, a2, q, h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale, tl.float32,
+            GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+        )  # fmt: skip
+        tl.store(kept_ptr + row, a0, mask=inside)
+        tl.store(kept_ptr + row + H, a1, mask=inside)
+        tl.store(kept_ptr + row + 2 * H, a2, mask=inside)
+        tl.store(extra_ptr + tile, q, mask=inside)
+    else:
+        new = tanh(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    tl.store(new_ptr + tile, new, mask=inside)
+
+
+@triton.jit(do_not_specialize=["B"])
+def _backward_kernel(
+    dh_ptr, dc_ptr, a_ptr, extra_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, dgates_ptr,
+    carry_ptr, dp_ptr, B, H,
+    KIND: tl.constexpr, HAS_P: tl.constexpr, HAS_DC: tl.constexpr, DRAW: tl.constexpr,
+    GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
+    STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr,
+):  # fmt: skip
+    G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
+    WIDE: tl.constexpr = 1 if G == 1 else 4
+    SUMS: tl.constexpr = 5 if KIND == LSTM else G
+    m = tl.program_id(0) * BB + tl.arange(0, BB)
+    n = tl.program_id(1) * BU + tl.arange(0, BU)
+    in_units = n < H
+    inside = (m < B)[:, None] & in_units[None, :]
+    tile = m.to(tl.int64)[:, None] * H + n[None, :]
+    row = m.to(tl.int64)[:, None] * (G * H) + n[None, :]
+    gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
+    if DRAW:
+        seed = tl.load(seed_ptr)
+        xi0, xi1, xi2, xi3 = draw_four(seed, n, m, 0, 0)
+        if KIND == LSTM:
+            xi4, _, _, _ = draw_four(seed, n, m, 0, 1)
+    a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
+    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
+    dh = tl.load(dh_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    to = dgates_ptr + m.to(tl.int64)[:, None] * (WIDE * H) + n[None, :]
+    sums = dp_ptr + tl.program_id(0) * (SUMS * H) + n
+    if G > 1:
+        a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
+        a2 = tl.load(a_ptr + row + 2 * H, mask=inside, other=0.0).to(tl.float32)
+        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
+    if KIND == LSTM:
+        a3 = tl.load(a_ptr + row + 3 * H, mask=inside, other=0.0).to(tl.float32)
+        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
+        before = tl.load(c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        now = tl.load(extra_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        to_c, to0, to1, to2, to3, gf, top0, top1, top2, top3, top4 = lstm_factors(
+            a0, a1, a2, a3, before, now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
+            GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+        )  # fmt: skip
+        dc = dh * to_c
+        if HAS_DC:
+            dc += tl.load(dc_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        tl.store(to, dc * to0, mask=inside)
+        tl.store(to + H, dc * to1, mask=inside)
+        tl.store(to + 2 * H, dc * to2, mask=inside)
+        tl.store(to + 3 * H, dh * to3, mask=inside)
+        tl.store(carry_ptr + tile, dc * gf, mask=inside)
+        tl.store(sums, tl.sum(dc * top0, axis=0), mask=in_units)
+        tl.store(sums + H, tl.sum(dc * top1, axis=0), mask=in_units)
+        tl.store(sums + 2 * H, tl.sum(dc * top2, axis=0), mask=in_units)
+        tl.store(sums + 3 * H, tl.sum(dh * top3, axis=0), mask=in_units)
+        tl.store(sums + 4 * H, tl.sum(dh * top4, axis=0), mask=in_units)
+    elif KIND == GRU:
+        q = tl.load(extra_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        before = tl.load(h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        to0, to1, to2, to3, z, top0, top1, top2 = gru_factors(
+            a0, a1, a2, q, before, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
+            GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+        )  # fmt: skip
+        tl.store(to, dh * to0, mask=inside)
+        tl.store(to + H, dh * to1, mask=inside)
+        tl.store(to + 2 * H, dh * to2, mask=inside)
+        tl.store(to + 3 * H, dh * to3, mask=inside)
+        tl.store(carry_ptr + tile, dh * z, mask=inside)
+        tl.store(sums, tl.sum(dh * top0, axis=0), mask=in_units)
+        tl.store(sums + H, tl.sum(dh * top1, axis=0), mask=in_units)
+        tl.store(sums + 2 * H, tl.sum(dh * top2, axis=0), mask=in_units)
+    else:
+        _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+        tl.store(to, dh * to0, mask=inside)
+        tl.store(sums, tl.sum(dh * top0, axis=0), mask=in_units)
+
+
+_forward, _backward = Launcher(_forward_kernel), Launcher(_backward_kernel)
+
+
+def _forward_constants(*settings: Any) -> dict[str, Any]:
+    *shared, has_p = settings
+    return functions(*shared) | {"HAS_P": has_p, "BB": _ROWS, "BU": _UNITS}
+
+
+def _backward_constants(*settings: Any) -> dict[str, Any]:
+    *shared, has_p, has_dc = settings
+    return functions(*shared) | {"HAS_P": has_p, "HAS_DC": has_dc, "BB": _ROWS, "BU": _UNITS}
+
+
+def cell_forward(
+    kind: str, a: Tensor, q: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    noise: CellNoise,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """One step. Returns the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward."""
+    batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
+    new = a.new_empty(batch, hidden)
+    extra = a.new_empty(batch, hidden) if GATES[kind] > 1 else a.new_zeros(batch, hidden)
+    kept = torch.empty_like(a) if kind == "gru" else a
+    if new.numel():
+        _forward(
+            _grid(batch, hidden),
+            (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, kept, extra, new), (batch, hidden),
+            (kind, noise.state, noise.gate, noise.hard, seed is not None, p is not None), _forward_constants,
+        )  # fmt: skip
+    return new, extra, kept
+
+
+def cell_backward(
+    kind: str, dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None,
+    p: Tensor | None, seed: Tensor | None, noise: CellNoise,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the pre-activations, of p, and of c or h past them."""
+    batch, hidden = extra.shape
+    dgates = gates.new_empty(batch, (4 if GATES[kind] > 1 else 1) * hidden)
+    carry = torch.empty_like(extra) if GATES[kind] > 1 else torch.zeros_like(extra)
+    grid = _grid(batch, hidden)
+    dp = torch.empty(grid[0], NONLINEARITIES[kind] * hidden, device=dh.device)
+    if dgates.numel():
+        _backward(
+            grid,
+            (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, dgates, carry, dp),
+            (batch, hidden),
+            (kind, noise.state, noise.gate, noise.hard, seed is not None, p is not None, dc is not None),
+            _backward_constants,
+        )  # fmt: skip
+    return dgates, dp.sum(0), carry
+
+
+def _grid(batch: int, hidden: int) -> tuple[int, int]:
+    return -(-batch // _ROWS), -(-hidden // _UNITS)

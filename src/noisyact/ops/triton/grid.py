@@ -1,0 +1,31 @@
+"""Programs of one launch that wait for each other: a counter that all of them add to, and a bounded wait.
+
+The launch must be cooperative, so that every program runs. The wait is bounded all the same: a program that has waited
+too long in all raises an alarm that the host can read, goes on, and its results are NaN; nothing hangs.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["PATIENCE", "arrive", "wait"]
+
+PATIENCE = tl.constexpr(1 << 24)  # polls in one launch, about ten seconds of them
+
+
+@triton.jit
+def arrive(counter):
+    """Say that this program's stores so far may be read."""
+    tl.debug_barrier()  # all threads have stored; the release below then covers them all
+    tl.atomic_add(counter, 1, sem="release")
+
+
+@triton.jit
+def wait(counter, target, polls):
+    """Wait until the counter reaches the target. Returns the polls of this launch so far."""
+    seen = tl.atomic_add(counter, 0, sem="acquire")
+    while (seen < target) & (polls < PATIENCE):
+        seen = tl.atomic_add(counter, 0, sem="acquire")
+        polls += 1
+    return polls

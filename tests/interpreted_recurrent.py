@@ -1,0 +1,91 @@
+"""The GPU kernels of the recurrent layers and cells, run by Triton's interpreter: test_triton_recurrent.py starts these.
+
+The interpreter runs one program after the other, so the kernels run here a step a launch; programs that wait for each
+other need a GPU.
+"""
+
+import pytest
+import torch
+
+from noisyact.noise import recurrent_normal
+from noisyact.ops.recurrent import cell_op, reference
+from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import step
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from recurrent_cases import PLANS, Case
+
+# Triton 3.6 asks NumPy for numbers in a way that NumPy 2.4 no longer answers and earlier ones warn about.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+CASES = [
+    Case("lstm", 3, 3, 17),
+    Case("lstm", 1, 20, 1, noise="nan:alpha=1.0"),
+    Case("lstm", 4, 5, 7, noise="nani", packed=True),
+    Case("lstm", 4, 5, 17, noise="nah:clip=True", packed=True, reverse=True),
+    Case("lstm", 3, 3, 17, noise="nanis", gate_noise="nanil", hard=False),
+    Case("lstm", 3, 3, 5, noise=None, hard=False, reverse=True),
+    Case("lstm", 2, 3, 33, noise="nan", state=False, has_p=False, bias=False),
+    Case("gru", 3, 20, 17, noise="nan:alpha=1.0"),
+    Case("gru", 4, 5, 7, packed=True, reverse=True),
+    Case("gru", 3, 3, 17, state=False, draw=False),
+    Case("gru", 2, 3, 17, noise="nanil", hard=False, bias=False),
+    Case("rnn_tanh", 3, 3, 17, noise="nanil", packed=True),
+    Case("rnn_relu", 3, 3, 5, reverse=True),
+    Case("rnn_tanh", 2, 3, 5, noise="nanis", hard=False, state=False),
+]
+
+
+def close(mine, right, name=""):
+    scale = right.abs().max().item() + 1e-6
+    torch.testing.assert_close(mine.double() / scale, right / scale, rtol=0, atol=2e-5, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.noise}")
+def test_layers_equal_the_reference(case, plan, monkeypatch):
+    forward, backward = PLANS[plan](case)
+    monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
+    monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
+    arguments = (case.kind, case.x, case.sizes, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
+                 case.seed, case.cell_noise, case.reverse)  # fmt: skip
+    right, wide = case.reference()
+    mine = list(gpu.layer(*arguments))[: len(right)]
+    for a, b in zip(mine, right, strict=True):
+        close(a, b)
+    with torch.no_grad():
+        for a, b in zip(gpu.layer(*arguments), mine, strict=False):
+            assert torch.equal(a, b)
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        close(gradient, right_gradients[name], name)
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("hard", [True, False])
+@pytest.mark.parametrize("draw", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
+    case = Case(kind, 1, 11, 70, noise="nah", gate_noise="nan:alpha=0.9", hard=hard, draw=draw)
+    monkeypatch.setattr(cell_op, "_forward", lambda *a: step.cell_forward(a[-2], *a[:6], a[-1]))
+    monkeypatch.setattr(cell_op, "_backward", lambda dh, dc, extra, gates, *a: step.cell_backward(
+        a[-2], dh, dc, gates, extra, *a[:4], a[-1]))  # fmt: skip
+    a = case._leaf(11, GATES[kind] * 70)
+    q = case._leaf(11, 210) if kind == "gru" else None
+    leaves = {"a": a, "q": q, "h": case.h0 if kind == "gru" else None, "c": case.c0, "p": case.p}
+    leaves = {name: leaf for name, leaf in leaves.items() if leaf is not None}
+    wide = {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
+    count = NONLINEARITIES[kind]
+    rows = torch.arange(11)
+    xi = recurrent_normal(case.seed, rows * 0, rows, count, 70).double() if draw else None
+    h_n, c_n = reference.cell(
+        kind, wide["a"], wide.get("q"), wide.get("h"), wide.get("c"), wide["p"].reshape(count, 70), xi, case.cell_noise
+    )
+    tensors = (a, q, case.h0 if kind == "gru" else None, case.c0, case.p, case.seed, *[case.cell_noise.state_scale] * 2)
+    mine = cell_op._EagerCell.apply(*tensors, kind, case.cell_noise)
+    outputs, right = ([mine[0], mine[1]], [h_n, c_n]) if kind == "lstm" else ([mine[0]], [h_n])
+    for one, other in zip(outputs, right, strict=True):
+        close(one, other)
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(outputs, leaves).items():
+        close(gradient, right_gradients[name], name)

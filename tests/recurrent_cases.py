@@ -1,0 +1,100 @@
+"""A recurrent layer or cell with given noise by the GPU's kernels and by the reference, for comparison."""
+
+import dataclasses
+
+import torch
+
+import noisyact as na
+from noisyact.noise import recurrent_normal
+from noisyact.ops.recurrent import reference
+from noisyact.ops.recurrent.gpu.plan import Plan, backward_plan, forward_plan
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+
+
+@dataclasses.dataclass
+class Case:
+    """One layer in one direction."""
+
+    kind: str
+    steps: int
+    batch: int
+    hidden: int
+    noise: str | None = "nah"
+    gate_noise: str | None = None
+    hard: bool = True
+    packed: bool = False
+    reverse: bool = False
+    state: bool = True
+    bias: bool = True
+    has_p: bool = True
+    draw: bool = True
+    inputs: int = 5
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    def __post_init__(self):
+        gates, count = GATES[self.kind], NONLINEARITIES[self.kind]
+        self.sizes = [self.batch] * self.steps
+        if self.packed:
+            later = sorted(torch.randint(1, self.batch + 1, (self.steps - 1,)).tolist(), reverse=True)
+            self.sizes = [self.batch, *later]
+        rows, h = sum(self.sizes), self.hidden
+        scale = 1 / h**0.5  # so that errors do not grow from step to step, and half of all units saturate
+        self.x = self._leaf(rows, self.inputs)
+        self.h0 = self._leaf(self.batch, h) if self.state else None
+        self.c0 = self._leaf(self.batch, h) if self.state and self.kind == "lstm" else None
+        self.w_ih, self.w_hh = self._leaf(gates * h, self.inputs, scale=0.7), self._leaf(gates * h, h, scale=scale)
+        self.b_ih, self.b_hh = (self._leaf(gates * h) if self.bias else None for _ in range(2))
+        self.p = self._leaf(count * h) if self.has_p else None
+        self.seed = torch.tensor(2**62 + 12345, device=self.device) if self.draw else None
+        state = None if self.noise is None else na.scheme(self.noise)
+        gate = state if self.gate_noise is None else na.scheme(self.gate_noise)
+        scales = (torch.tensor(0.0 if s is None else s.scale, device=self.device) for s in (state, gate))
+        self.cell_noise = CellNoise(state, gate, *scales, self.hard)
+
+    def _leaf(self, *shape, scale=1.0):
+        values = torch.randn(*shape, dtype=torch.float64) * scale
+        return values.to(self.dtype).to(self.device).requires_grad_()
+
+    def leaves(self):
+        named = {n: getattr(self, n) for n in ("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "p")}
+        return {name: leaf for name, leaf in named.items() if leaf is not None}
+
+    def reference(self):
+        """The results in float64, and the leaves they come from."""
+        wide = {name: leaf.detach().double().requires_grad_() for name, leaf in self.leaves().items()}
+        count = NONLINEARITIES[self.kind]
+        xi = None
+        if self.draw:
+            steps = torch.cat([torch.full((n,), t, device=self.device) for t, n in enumerate(self.sizes)])
+            rows = torch.cat([torch.arange(n, device=self.device) for n in self.sizes])
+            xi = recurrent_normal(self.seed, steps, rows, count, self.hidden).double()
+        zeros = wide["x"].new_zeros(self.batch, self.hidden)
+        weights = {name: wide.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr")}
+        p = wide["p"].reshape(count, self.hidden) if self.has_p else None
+        h, c = wide.get("h0", zeros), wide.get("c0", zeros) if self.kind == "lstm" else None
+        y, h_n, c_n = reference.layer(
+            self.kind, wide["x"], self.sizes, h, c, weights, p, xi, self.cell_noise, self.reverse
+        )
+        return [y, h_n] + ([c_n] if self.kind == "lstm" else []), wide
+
+    def gradients(self, outputs, leaves):
+        """Of a sum of all outputs with fixed weights."""
+        generator = torch.Generator().manual_seed(1)
+        weights = [torch.randn(out.shape, generator=generator).to(out.device, out.dtype) for out in outputs]
+        total = sum((out * w).sum() for out, w in zip(outputs, weights, strict=True))
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, found, strict=True))
+
+
+PLANS = {
+    "registers": lambda case: (
+        forward_plan(case.kind, case.batch, case.hidden, 4, 0),
+        backward_plan(case.kind, case.batch, case.hidden, 4, 0),
+    ),
+    "in_parts": lambda case: (
+        Plan(False, 16, 16, 16, False, 1, 4),
+        Plan(False, 16, 16, 16, False, 1, 4, 4),
+    ),
+    "one_slice": lambda case: (Plan(False, 16, 16, 16, False, 1, 4), Plan(False, 32, 16, 16, False, 1, 4, 1)),
+}
