@@ -1,4 +1,4 @@
-"""The GPU kernels of the recurrent layers and cells, run by Triton's interpreter: test_triton_recurrent.py starts these.
+"""The GPU kernels of the recurrent layers and cells by Triton's interpreter: test_triton_recurrent.py starts these.
 
 The interpreter runs one program after the other, so the kernels run here a step a launch; programs that wait for each
 other need a GPU.
@@ -47,7 +47,8 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
     forward, backward = PLANS[plan](case)
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
     monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
-    arguments = (case.kind, case.x, case.sizes, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
+    arguments = (
+        case.kind, case.sizes, case.x, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
                  case.seed, case.cell_noise, case.reverse)  # fmt: skip
     right, wide = case.reference()
     mine = list(gpu.layer(*arguments))[: len(right)]

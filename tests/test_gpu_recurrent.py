@@ -1,4 +1,4 @@
-"""The GPU kernels of the recurrent layers and cells, on a GPU: values, gradients, noise, graphs, compilation, no hang."""
+"""The GPU kernels of the recurrent layers and cells: values, gradients, noise, graphs, compilation, no hang."""
 
 import itertools
 
@@ -32,7 +32,8 @@ def _exact_products():
 
 
 def run(case):
-    arguments = (case.kind, case.x, case.sizes, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
+    arguments = (
+        case.kind, case.sizes, case.x, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
                  case.seed, case.cell_noise, case.reverse)  # fmt: skip
     return list(gpu.layer(*arguments))[: 3 if case.kind == "lstm" else 2]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from noisyact.compiling import constant
 from noisyact.ops import native, triton
 from noisyact.ops.recurrent.gpu.plan import processors
 
@@ -56,12 +57,12 @@ def _obstacles(
     return {"cpu": on_cpu, "triton": triton.obstacle(device) or both}
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _kernels_present() -> bool:
     return native.library() is not None
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _why_no_kernels() -> str:
     return native.status()
 

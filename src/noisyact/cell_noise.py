@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from noisyact.activations import NoisyModule
-from noisyact.noise import draw_seed
+from noisyact.noise import draw_seeds
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["RecurrentNoise", "fresh_seed", "noise_in_force", "recurrent_noise", "reset_recurrent"]
+__all__ = ["RecurrentNoise", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]
 
 
 class RecurrentNoise(NoisyModule):
@@ -100,9 +100,9 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
     return CellNoise(state, gate, noise.scale, noise.scale_of_gates(), hard), drawn
 
 
-def fresh_seed(drawn: bool, like: Tensor) -> Tensor | None:
-    """A seed for one layer in one direction, if noise is to be drawn."""
-    return draw_seed(like.device) if drawn else None
+def fresh_seeds(drawn: bool, like: Tensor, count: int) -> Sequence[Tensor | None]:
+    """A seed for each layer and direction, if noise is to be drawn."""
+    return draw_seeds(like.device, count) if drawn else [None] * count
 
 
 def reset_recurrent(module: nn.Module, hidden: int) -> None:

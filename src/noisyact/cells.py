@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact import backends
-from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 from noisyact.schemes import NAH, Scheme
 from noisyact.sequences import run_cell
@@ -62,7 +62,7 @@ class NoisyCell(nn.RNNCellBase):
         new_h, new_c = run_cell(
             self.kind, a if separate else a + q, q if separate else None, h, c if self.kind == "lstm" else None,
             None if self.noise is None else self.noise._parameters.get("p"), noise,
-            seed=None if xi is not None else fresh_seed(drawn, rows),
+            seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
             xi=None if xi is None else xi.reshape(len(rows), count, -1), backend=self.backend,
         )  # fmt: skip
         return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from noisyact import equations
+from noisyact.compiling import constant
 from noisyact.noise import draw_seed, standard_normal
 from noisyact.ops.activation import has_kernel, noisy_activation, reference
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
@@ -178,7 +179,7 @@ def _scheme(noise: Scheme | str) -> Scheme:
     return scheme(noise)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _setting(text: str, name: str) -> Any:
     return getattr(scheme(text), name)
 

@@ -7,6 +7,7 @@ activation checkpointing, a compiled graph) sees the noise of the forward pass a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch._functorch.config
@@ -15,8 +16,9 @@ from torch import Tensor
 from torch.fx.traceback import get_current_meta
 
 from noisyact import checkpointing
+from noisyact.compiling import constant
 
-__all__ = ["draw_seed", "recurrent_normal", "standard_normal"]
+__all__ = ["draw_seed", "draw_seeds", "recurrent_normal", "standard_normal"]
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 7
@@ -89,7 +91,18 @@ def _normal_pair(w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
     return radius * torch.cos(angle), radius * torch.sin(angle)
 
 
-def draw_seed(device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+def draw_seeds(device: torch.device, count: int) -> Sequence[Tensor]:
+    """Several fresh seeds, each as :func:`draw_seed` gives one, at the price of one where that is possible.
+
+    >>> len(draw_seeds(torch.device("cpu"), 3))
+    3
+    """
+    if torch.compiler.is_compiling() or count < 2:
+        return [draw_seed(device) for _ in range(count)]
+    return draw_seed(device, shape=(count,)).unbind()
+
+
+def draw_seed(device: torch.device, generator: torch.Generator | None = None, shape: tuple[int, ...] = ()) -> Tensor:
     """A fresh seed: an int64 scalar on the device, from the generator or the device's default one.
 
     Processes of a distributed job get different noise even when all of them were seeded alike. Inside a checkpointed
@@ -103,23 +116,25 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None) ->
                     "the function or torch.func transforms it: the compiler would draw other noise in backward"
                 )
             return _compiled_stream.next(device)
-        seed = _random_seed(device, generator)
+        seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
     recording, replaying = checkpointing.current_regions()
     if replaying is None:
-        seed = _rank_seed(_random_seed(device, generator))
+        seed = _rank_seed(_random_seed(device, generator, shape))
     else:
         if generator is None:
-            _random_seed(device, None)  # dropout further on must find torch's restored generator where it left it
+            _random_seed(
+                device, None, shape
+            )  # dropout further on must find torch's restored generator where it left it
         seed = replaying.replay()
     for region in recording:
         region.record(seed)
     return seed
 
 
-def _random_seed(device: torch.device, generator: torch.Generator | None) -> Tensor:
+def _random_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
     where = device if generator is None else generator.device
-    return torch.randint(2**63 - 1, (), dtype=torch.int64, device=where, generator=generator).to(device)
+    return torch.randint(2**63 - 1, shape, dtype=torch.int64, device=where, generator=generator).to(device)
 
 
 def _rank_seed(seed: Tensor) -> Tensor:
@@ -127,20 +142,20 @@ def _rank_seed(seed: Tensor) -> Tensor:
     return seed if rank == 0 else seed ^ (rank * 0x9E3779B97F4A7C15 & (2**63 - 1))
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _rank() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     return 0
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _in_checkpointed_region() -> bool:
     """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
     return checkpointing.current_regions() != ([], None)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _in_transform() -> bool:
     return torch._C._are_functorch_transforms_active()
 
@@ -156,7 +171,7 @@ def _(place: Tensor) -> Tensor:
     return torch.empty_like(place)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _may_recompute_draws() -> bool:
     """Whether the compiler may run a random draw again in backward. Runs while a graph is traced.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from noisyact import backends
-from noisyact.cell_noise import fresh_seed, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.schemes import NAH, Scheme
 from noisyact.sequences import run_layer
@@ -135,14 +135,16 @@ class NoisyRecurrent(nn.RNNBase):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         last_h, last_c, suffixes = [], [], self._suffixes()
         directions = 2 if self.bidirectional else 1
+        seeds = fresh_seeds(drawn, x, len(suffixes))
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(directions):
                 index = layer * directions + direction
                 y, h_n, c_n = run_layer(
-                    self.kind, x, sizes, *(None if s is None else s[index] for s in (h, c)), self._weights(suffixes[index]),
+                    self.kind, x, sizes, None if h is None else h[index], None if c is None else c[index],
+                    self._weights(suffixes[index]),
                     None if self.noise is None else self.noise._parameters.get(f"p_{suffixes[index]}"), noise,
-                    seed=fresh_seed(drawn, x), xi=None, reverse=direction == 1, backend=self.backend,
+                    seed=seeds[index], xi=None, reverse=direction == 1, backend=self.backend,
                 )  # fmt: skip
                 outputs.append(y)
                 last_h.append(h_n)
@@ -150,7 +152,7 @@ class NoisyRecurrent(nn.RNNBase):
             x = outputs[0] if directions == 1 else torch.cat(outputs, dim=1)
             if self.dropout and layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
-        return x, torch.stack(last_h), torch.stack(last_c) if self.kind == "lstm" else None
+        return x, _stacked(last_h), _stacked(last_c) if self.kind == "lstm" else None
 
     def _torch_layers(
         self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None
@@ -194,6 +196,10 @@ class NoisyRecurrent(nn.RNNBase):
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
         return ", ".join(parts)
+
+
+def _stacked(states: list[Any]) -> Tensor:
+    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
 
 
 def _described(hx: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +33,8 @@ def run_layer(
     assert w_hh is not None
     path = backends.choose(backend, x.device, x.dtype, noise.hard, w_hr is not None, xi is not None)
     if path == "triton" and x.shape[0] > 0:
-        dtype = _dtype_on_gpu(x)
-        x, w_ih, w_hh = x.to(dtype), w_ih.to(dtype), w_hh.to(dtype)
-        b_ih, b_hh, h, c, p = (None if t is None else t.to(dtype) for t in (weights["b_ih"], weights["b_hh"], h, c, p))
-        y, h_n, c_n = gpu.layer(kind, x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, noise, reverse)
+        given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
+        y, h_n, c_n = gpu.layer(kind, sizes, *_in_dtype(_dtype_on_gpu(x), given), seed, noise, reverse)
         return y, h_n, c_n if kind == "lstm" else None
     count, hidden = NONLINEARITIES[kind], w_ih.shape[0] // reference.GATES[kind]
     if h is None:
@@ -65,6 +64,10 @@ def run_layer(
 def _dtype_on_gpu(x: Tensor) -> torch.dtype:
     """What a GPU computes the products in: the input's dtype or, as nn.LSTM does, autocast's."""
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+
+
+def _in_dtype(dtype: torch.dtype, tensors: tuple[Tensor | None, ...]) -> list[Any]:
+    return [t if t is None or t.dtype == dtype else t.to(dtype) for t in tensors]
 
 
 def run_cell(

@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from noisyact.compiling import constant
 from noisyact.ops import native
 from noisyact.ops.native.unit import Unit, address
 from noisyact.pairs import HardPair
@@ -31,7 +32,7 @@ def serves(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype != torch.float64 and _present()
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _present() -> bool:
     return native.library() is not None
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from noisyact.compiling import constant
 from noisyact.ops.activation import native, reference, triton
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme, scheme
@@ -63,7 +64,7 @@ def has_kernel(x: Tensor) -> bool:
     return (native.serves(x) or triton.serves(x)) and not _transformed()
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noisyact.compiling import constant
 from noisyact.equations import expected_epsilon
-from noisyact.ops.triton import obstacle
+from noisyact.ops.triton import obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
 __all__ = ["backward", "forward", "serves"]
 
-TILE = 2048
-"""Elements that a program takes at once: 16 for each of its threads."""
+TILE = 1024
+"""Elements that a program takes at once: 8 for each of its threads."""
 WARPS = 4
 PROGRAMS = 2048
 """At least so many, if there are as many tiles: several for each multiprocessor of a large GPU."""
@@ -30,7 +31,7 @@ def serves(x: Tensor) -> bool:
     return x.device.type == "cuda" and x.dtype in _DTYPES and _present(x.device.index)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _present(device: int) -> bool:
     return obstacle(torch.device("cuda", device)) is None
 
@@ -42,11 +43,9 @@ def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, sch
     n, features = x.numel(), 1 if p is None else p.numel()
     if n == 0:
         return y
-    constants = _constants(features > 1, seed is not None, scheme, pair)
-    with torch.cuda.device_of(x):
-        _kernels().forward_kernel[(_programs(n, features),)](
-            x, p, _on(x, scale), _on(x, seed), y, n, features, **constants
-        )
+    tensors = (x, p, _on(x, scale), _on(x, seed), y)
+    with on(x.device):
+        _launchers()[0]((_programs(n, features),), tensors, (n, features), _settings(tensors, scheme, pair), _constants)
     return y
 
 
@@ -62,11 +61,9 @@ def backward(
     programs = _programs(n, features)
     places = programs if features == 1 else min(programs * TILE, n)
     partial = None if p is None else torch.empty(places, dtype=torch.float32, device=x.device)
-    constants = _constants(features > 1, seed is not None, scheme, pair)
-    with torch.cuda.device_of(x):
-        _kernels().backward_kernel[(programs,)](
-            g, x, p, _on(x, scale), _on(x, seed), gx, partial, n, features, **constants
-        )
+    tensors = (g, x, p, _on(x, scale), _on(x, seed), gx, partial)
+    with on(x.device):
+        _launchers()[1]((programs,), tensors, (n, features), _settings(tensors[1:], scheme, pair), _constants)
     if p is None or partial is None:
         return gx, x.new_zeros(0)
     # No atomic sums: the programs are as many, and their parts are added in the same order, at every call.
@@ -74,10 +71,12 @@ def backward(
 
 
 @functools.cache
-def _kernels() -> Any:
-    from noisyact.ops.activation import triton_kernels
+def _launchers() -> tuple[Any, Any]:
+    """Of the forward and of the backward kernel."""
+    from noisyact.ops.activation.triton_kernels import backward_kernel, forward_kernel
+    from noisyact.ops.triton.launch import Launcher
 
-    return triton_kernels
+    return Launcher(forward_kernel), Launcher(backward_kernel)
 
 
 def _programs(n: int, features: int) -> int:
@@ -98,14 +97,22 @@ def _on(x: Tensor, number: Tensor | None) -> Tensor | float | None:
     return float(number) if number.device.type == "cpu" and number.is_floating_point() else number.to(x.device)
 
 
-@functools.lru_cache(maxsize=256)
-def _constants(per_feature: bool, stochastic: bool, scheme: Scheme, pair: HardPair) -> dict[str, Any]:
-    """What the kernels are compiled for."""
+def _settings(tensors: tuple[Any, ...], scheme: Scheme, pair: HardPair) -> tuple:
+    """What the kernels are compiled for, in x, p, scale and seed among other things."""
+    x, p, scale, seed = tensors[:4]
+    dtypes = tuple(getattr(t, "dtype", None) for t in (x, p, scale))
+    return p is not None and p.numel() > 1, seed is not None, scheme, pair, TILE, WARPS, dtypes
+
+
+def _constants(
+    per_feature: bool, stochastic: bool, scheme: Scheme, pair: HardPair, tile: int, warps: int, dtypes: tuple
+) -> dict[str, Any]:
+    """The constants of the compilation."""
     noise = scheme.code if stochastic or not scheme.at_input else _NO_NOISE
     return {
-        "GROUPS": TILE // 64,
+        "GROUPS": tile // 64,
         "PER_FEATURE": per_feature,
         "EXPECTED": None if stochastic else expected_epsilon(scheme),
         "FUNCTION": (noise, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low, pair.high, _HARD),
-        "num_warps": WARPS,
+        "num_warps": warps,
     }

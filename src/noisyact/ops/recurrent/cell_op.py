@@ -11,6 +11,7 @@ from torch import Tensor
 from noisyact.ops.recurrent import native
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.triton import on
 from noisyact.schemes import Scheme, scheme
 
 __all__ = ["cell"]
@@ -43,7 +44,7 @@ def _forward(
         from noisyact.ops.recurrent.gpu import step
 
         a, recurrent, h, c, p = (None if t is None else t.detach().contiguous() for t in (a, recurrent, h, c, p))  # pyright: ignore[reportAssignmentType]
-        with torch.cuda.device_of(a):
+        with on(a.device):
             return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise)
     call = _call(a, p, seed, kind, noise)
     gates = a.detach().clone(memory_format=torch.contiguous_format)
@@ -61,7 +62,7 @@ def _backward(
         from noisyact.ops.recurrent.gpu import step
 
         dh, dc, h, c, p = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p))  # pyright: ignore[reportAssignmentType]
-        with torch.cuda.device_of(gates):
+        with on(gates.device):
             return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
     call = _call(gates, p, seed, kind, noise)
     carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()

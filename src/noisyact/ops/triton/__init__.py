@@ -5,25 +5,38 @@ Triton is imported by the modules below and by nothing else, so that a program w
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+from typing import Any
 
 import torch
 
-__all__ = ["obstacle"]
+from noisyact.compiling import constant
+
+__all__ = ["obstacle", "on"]
 
 
-@torch.compiler.assume_constant_result
-@functools.cache
+@constant
 def obstacle(device: torch.device) -> str | None:
     """Why the Triton kernels cannot run on a device; None if they can."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"the input is on {device}, the kernels run on a CUDA device"
+    return _obstacle(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@functools.cache
+def _obstacle(index: int) -> str | None:
     if os.environ.get("NOISYACT_TRITON") == "0":
         return "the environment variable NOISYACT_TRITON is 0"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return f"compute capability {torch.cuda.get_device_capability(device)} is below (8, 0)"
-    return None
+    capability = torch.cuda.get_device_capability(index)
+    return None if capability >= (8, 0) else f"compute capability {capability} is below (8, 0)"
+
+
+def on(device: torch.device) -> Any:
+    """A context in which the device is the current one; none at all where it is, which is nearly always."""
+    here = device.type != "cuda" or torch.cuda.current_device() == device.index
+    return contextlib.nullcontext() if here else torch.cuda.device(device)

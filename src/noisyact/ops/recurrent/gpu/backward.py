@@ -17,10 +17,12 @@ from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 __all__ = ["backward_kernel"]
 
 
-@triton.jit(do_not_specialize=["first", "last", "T", "B", "programs"])
+@triton.jit(
+    do_not_specialize=["first", "last", "T", "B", "programs"], do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"]
+)
 def backward_kernel(
-    a_ptr, extra_ptr, y_ptr, w_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr,
-    dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, exchange_ptr, alarm_ptr,
+    a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
+    offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
     first, last, T, B, H, P, slice_size, programs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
@@ -31,13 +33,15 @@ def backward_kernel(
 ):  # fmt: skip
     """Steps first to last - 1, counted from the end of the recurrence; step T is past its beginning and gives dh0.
 
-    dgates: [rows, G H], for the GRU [rows, 4 H]: r, z, n through the recurrent product, n through the input.
-    dhn, dcn: the gradients of the last state. sums: [batch blocks, the gradients of p (5 H, 3 H or H) where there is
-    a p, then those of the biases, as wide as dgates]; from the second launch on (first > 0) they are added to.
-    exchange: [2, rows of a multiple of BB, G, P] and a counter for each block of the batch, zeros at first.
+    dgates: [rows, G H]; for the GRU [rows, 6 H], those of W_ih x and then those of W_hh h, which differ in n alone.
+    dhn, dcn: the gradients of the last state. sums: [batch blocks, the gradients of p where there is a p, then those of
+    i, f, g, o, or of r, z, n through h and n through x], added to from the second launch on (first > 0); if PERSISTENT,
+    out gets them added up: the gradients of p, b_ih and b_hh. packed: room for the weights. exchange: [2, rows of a
+    multiple of BB, G, P] and behind it a counter for each block of the batch and one for all, zeros at first.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
-    WIDE: tl.constexpr = 1 if G == 1 else 4  # gates in a row of dgates
+    WIDE: tl.constexpr = 1 if G == 1 else 4  # gates that have a gradient of their own
+    ROW: tl.constexpr = 6 if KIND == GRU else G  # gates in a row of dgates
     SUMS: tl.constexpr = 0 if not HAS_P else (5 if KIND == LSTM else G)
     pid = tl.program_id(0)
     block = pid // programs
@@ -68,12 +72,28 @@ def backward_kernel(
     # The inner dimension of the product, all gates of all units, is cut into slices, one for each warp or two.
     inner = tl.arange(0, SLICES)[:, None] * slice_size + k[None, :]
     others = exchange_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
-    weights = w_ptr + inner[:, :, None] * P + n[None, None, :]
+    PART: tl.constexpr = 8192 // BU  # of the weights' packing
+    if not RESIDENT:
+        packed = packed_ptr + pid.to(tl.int64) * (G * P * BU)
+        mine = packed + inner[:, :, None] * BU + tl.arange(0, BU)[None, None, :]
     counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
     polls = 0
     if RESIDENT:
         inner_inside = (k[None, :] < slice_size) & (inner < G * P)
-        held = tl.load(weights, mask=inner_inside[:, :, None], other=0.0)
+        weights = w_ptr + ((inner // P) * H + inner % P)[:, :, None] * H + n[None, None, :]
+        is_weight = (inner_inside & (inner % P < H))[:, :, None] & in_units[None, None, :]
+        held = tl.load(weights, mask=is_weight, other=0.0)
+    elif first == 0:
+        # This program's columns, whole and in one piece, for it alone to read at every step.
+        kw = tl.arange(0, PART)
+        to = packed + kw[:, None] * BU + tl.arange(0, BU)[None, :]
+        for k0 in range(0, G * P, PART):
+            place = (k0 + kw) % P
+            weights = w_ptr + (((k0 + kw) // P) * H + place)[:, None] * H + n[None, :]
+            inner_left = (k0 + kw < G * P)[:, None]
+            columns = tl.load(weights, mask=inner_left & (place < H)[:, None] & in_units[None, :], other=0.0)
+            tl.store(to + k0 * BU, columns, mask=inner_left)
+        tl.debug_barrier()
     for i in range(first, last):
         t = i if REVERSE else T - 1 - i
         before = t + 1 if REVERSE else t - 1
@@ -140,7 +160,7 @@ def backward_kernel(
                     left = inner + k0 < G * P
                     mask = in_rows[None, :, None] & left[:, None, :]
                     dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
-                    wk = tl.load(weights + k0 * P, mask=left[:, :, None], other=0.0)
+                    wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
                     product = tl.dot(dk, wk, product, input_precision=PRECISION)
             owed += _sum_of_slices(product)
         now = tl.where(active, owed + dy, 0.0)
@@ -162,16 +182,19 @@ def backward_kernel(
         if PERSISTENT:
             arrive(counter)
 
-        d = dgates_ptr + row * (WIDE * H) + n[None, :]
+        d = dgates_ptr + row * (ROW * H) + n[None, :]
         tl.store(d, g0.to(dtype), mask=active)
         db0 += g0
         if G > 1:
             tl.store(d + H, g1.to(dtype), mask=active)
-            tl.store(d + 2 * H, g2.to(dtype), mask=active)
-            tl.store(d + 3 * H, g3.to(dtype), mask=active)
+            tl.store(d + 2 * H, (g3 if KIND == GRU else g2).to(dtype), mask=active)
+            tl.store(d + 3 * H, (g0 if KIND == GRU else g3).to(dtype), mask=active)
             db1 += g1
             db2 += g2
             db3 += g3
+        if KIND == GRU:
+            tl.store(d + 4 * H, g1.to(dtype), mask=active)
+            tl.store(d + 5 * H, g2.to(dtype), mask=active)
         if KIND == LSTM:
             dp0 += dc_now * top0
             dp1 += dc_now * top1
@@ -207,6 +230,23 @@ def backward_kernel(
         _add(sums + 2 * H, db2, in_units, first)
         _add(sums + 3 * H, db3, in_units, first)
     if PERSISTENT:
+        blocks = tl.cdiv(B, BB)
+        arrive(counter - block + blocks)
+        if block == 0:
+            polls = wait(counter + blocks, programs * blocks, polls)
+            for j in tl.static_range(SUMS + WIDE):
+                total = _over_blocks(sums_ptr + j * H + n, (SUMS + WIDE) * H, blocks, in_units)
+                # The GRU's n has two: through the recurrent product, for b_hh, and through the input, for b_ih.
+                if j < SUMS:
+                    tl.store(out_ptr + j * H + n, total, mask=in_units)
+                elif KIND == GRU and j == SUMS + 2:
+                    tl.store(out_ptr + (j + G) * H + n, total, mask=in_units)
+                elif KIND == GRU and j == SUMS + 3:
+                    tl.store(out_ptr + (j - 1) * H + n, total, mask=in_units)
+                else:
+                    tl.store(out_ptr + j * H + n, total, mask=in_units)
+                    tl.store(out_ptr + (j + G) * H + n, total, mask=in_units)
+    if PERSISTENT:
         if polls >= PATIENCE:
             tl.store(alarm_ptr, 1)
 
@@ -218,6 +258,15 @@ def _add(to, values, inside, first):
     if first > 0:
         total += tl.load(to, mask=inside, other=0.0)
     tl.store(to, total, mask=inside)
+
+
+@triton.jit
+def _over_blocks(sums, stride, blocks, inside):
+    """What the blocks of the batch have summed up, added in their order."""
+    total = tl.load(sums, mask=inside, other=0.0, cache_modifier=".cg")
+    for block in range(1, blocks):
+        total += tl.load(sums + block * stride, mask=inside, other=0.0, cache_modifier=".cg")
+    return total
 
 
 @triton.jit

@@ -19,23 +19,26 @@ from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 __all__ = ["forward_kernel"]
 
 
-@triton.jit(do_not_specialize=["first", "last", "T", "B", "programs"])
+@triton.jit(
+    do_not_specialize=["first", "last", "T", "B", "programs"], do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"]
+)
 def forward_kernel(
-    a_ptr, w_ptr, b_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr,
-    y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr,
+    a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
+    offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr,
     first, last, T, B, H, P, programs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, HELD: tl.constexpr, STAGES: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Steps first to last - 1 in the order of the recurrence.
 
-    a: [rows, G H], W_ih x + b_ih; where KEEP, W_hh h + b_hh is added to it in place. w: [G, P, P], zeros past H.
-    y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's W_hn h + b_hn, where KEEP. exchange: [2, rows of a
-    multiple of BB, P], zeros at first, but for the first state in its second slot if not PERSISTENT. counter: one for each block of the batch, zero at first.
+    a: [rows, G H], W_ih x; where KEEP, the rest of the pre-activations is added to it in place. w: [G H, H]. packed:
+    room for the weights as the programs read them. y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's
+    W_hn h + b_hn, where KEEP. exchange: [2, rows of a multiple of BB, P], zeros at first (but for the first state in
+    its second slot if not PERSISTENT), and behind it a counter for each block of the batch, 0 at first.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     GP: tl.constexpr = 4 if G > 1 else 1
@@ -51,13 +54,16 @@ def forward_kernel(
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
     p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
-    b0 = per_unit(b_ptr, n, in_units, HAS_BIAS, 0.0)
+    bi0, bh0 = per_unit(bi_ptr, n, in_units, HAS_BIAS, 0.0), per_unit(bh_ptr, n, in_units, HAS_BIAS, 0.0)
     if G > 1:
         p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
-        b1, b2 = per_unit(b_ptr, H + n, in_units, HAS_BIAS, 0.0), per_unit(b_ptr, 2 * H + n, in_units, HAS_BIAS, 0.0)
+        bi1, bh1 = per_unit(bi_ptr, H + n, in_units, HAS_BIAS, 0.0), per_unit(bh_ptr, H + n, in_units, HAS_BIAS, 0.0)
+        bi2 = per_unit(bi_ptr, 2 * H + n, in_units, HAS_BIAS, 0.0)
+        bh2 = per_unit(bh_ptr, 2 * H + n, in_units, HAS_BIAS, 0.0)
     if G > 3:
         p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
-        b3 = per_unit(b_ptr, 3 * H + n, in_units, HAS_BIAS, 0.0)
+        bi3 = per_unit(bi_ptr, 3 * H + n, in_units, HAS_BIAS, 0.0)
+        bh3 = per_unit(bh_ptr, 3 * H + n, in_units, HAS_BIAS, 0.0)
     h = tl.zeros((BB, BU), tl.float32)
     c = tl.zeros((BB, BU), tl.float32)
     if HAS_STATE:
@@ -72,27 +78,29 @@ def forward_kernel(
     gate, unit = line % GP, (pid % programs) * BU + line // GP
     LINES_FIRST: tl.constexpr = GP * BU >= 64 and not RESIDENT
     if LINES_FIRST:
-        others = exchange_ptr + m[None, :] * P + k[:, None]
-        weights = w_ptr + (gate * P + unit)[:, None] * P + k[None, :]
-        is_gate, in_batch = (gate < G)[:, None], in_rows[None, :]
+        others, in_batch = exchange_ptr + m[None, :] * P + k[:, None], in_rows[None, :]
     else:
-        others = exchange_ptr + m[:, None] * P + k[None, :]
-        weights = w_ptr + (gate * P + unit)[None, :] * P + k[:, None]
-        is_gate, in_batch = (gate < G)[None, :], in_rows[:, None]
+        others, in_batch = exchange_ptr + m[:, None] * P + k[None, :], in_rows[:, None]
+    if not RESIDENT:
+        packed = packed_ptr + pid.to(tl.int64) * (GP * BU * P)
+        mine = packed + (line[:, None] * P + k[None, :] if LINES_FIRST else line[None, :] * P + k[:, None])
     counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
     polls = 0
     START: tl.constexpr = 0 if HAS_STATE else 1  # the first step that has a state before it
     told = 1 if HAS_STATE else 0  # times that all programs have arrived before step 0 ends
     if RESIDENT:
-        held = tl.load(weights, mask=is_gate & (k < P)[:, None], other=0.0)
-    if HELD > 0:  # these stay in shared memory
-        held0 = tl.load(weights, mask=is_gate, other=0.0)
-    if HELD > 1:
-        held1 = tl.load(weights + BK, mask=is_gate & (k < P - BK)[None, :], other=0.0)
-    if HELD > 2:
-        held2 = tl.load(weights + 2 * BK, mask=is_gate & (k < P - 2 * BK)[None, :], other=0.0)
-    if HELD > 3:
-        held3 = tl.load(weights + 3 * BK, mask=is_gate & (k < P - 3 * BK)[None, :], other=0.0)
+        weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
+        held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
+    elif first == 0:
+        # This program's lines, whole and aligned, for it alone to read at every step.
+        kw = tl.arange(0, 128)
+        weights = w_ptr + (gate * H + unit)[:, None] * H + kw[None, :]
+        to = packed + line[:, None] * P + kw[None, :]
+        is_line = ((gate < G) & (unit < H))[:, None]
+        for k0 in range(0, P, 128):
+            row_of_weights = tl.load(weights + k0, mask=is_line & (k0 + kw < H)[None, :], other=0.0)
+            tl.store(to + k0, row_of_weights, mask=(k0 + kw < P)[None, :])
+        tl.debug_barrier()
     if HAS_STATE and PERSISTENT:
         tl.store(own + slot_size, h.to(dtype))
         arrive(counter)
@@ -105,13 +113,13 @@ def forward_kernel(
         active = inside & (m < size)[:, None]
         row = (offset + m).to(tl.int64)[:, None]
         a = a_ptr + row * (G * H) + n[None, :]
-        a0 = tl.load(a, mask=active, other=0.0).to(tl.float32) + b0
+        a0 = tl.load(a, mask=active, other=0.0).to(tl.float32) + (bi0 + bh0)
         xi0, xi1, xi2, xi3, xi4 = h * 0, h * 0, h * 0, h * 0, h * 0
         if G > 1:
-            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32) + b1
-            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
+            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32) + (bi1 + bh1)
+            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32) + bi2
         if G > 3:
-            a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32) + b3
+            a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32) + (bi3 + bh3)
         if DRAW:
             xi0, xi1, xi2, xi3 = draw_four(seed, n, m, t, 0)
             if KIND == LSTM:
@@ -126,21 +134,9 @@ def forward_kernel(
                 hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
                 product = tl.dot(hk, held, product, input_precision=PRECISION)
             else:
-                if HELD > 0:
-                    hk = tl.load(source, mask=in_batch, other=0.0, cache_modifier=".cg")
-                    product = tl.dot(held0, hk, product, input_precision=PRECISION)
-                if HELD > 1:
-                    hk = tl.load(source + BK, mask=in_batch & (k < P - BK)[:, None], other=0.0, cache_modifier=".cg")
-                    product = tl.dot(held1, hk, product, input_precision=PRECISION)
-                if HELD > 2:
-                    hk = tl.load(source + 2 * BK, mask=in_batch & (k < P - 2 * BK)[:, None], other=0.0, cache_modifier=".cg")
-                    product = tl.dot(held2, hk, product, input_precision=PRECISION)
-                if HELD > 3:
-                    hk = tl.load(source + 3 * BK, mask=in_batch & (k < P - 3 * BK)[:, None], other=0.0, cache_modifier=".cg")
-                    product = tl.dot(held3, hk, product, input_precision=PRECISION)
-                for k0 in tl.range(HELD * BK, P if STAGES > 0 else 0, BK, num_stages=STAGES):
+                for k0 in tl.range(0, P, BK, num_stages=STAGES):
                     hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
-                    wk = tl.load(weights + k0, mask=is_gate, other=0.0)
+                    wk = tl.load(mine + k0)
                     if LINES_FIRST:
                         product = tl.dot(wk, hk, product, input_precision=PRECISION)
                     else:
@@ -157,7 +153,7 @@ def forward_kernel(
         # Rounded as they are kept: backward must find each x on the side of the kink where it was.
         a0 = (a0 + q0).to(dtype).to(tl.float32)
         if KIND == LSTM:
-            a1, a2 = (a1 + q1).to(dtype).to(tl.float32), (a2 + b2 + q2).to(dtype).to(tl.float32)
+            a1, a2 = (a1 + q1).to(dtype).to(tl.float32), (a2 + bh2 + q2).to(dtype).to(tl.float32)
             a3 = (a3 + q3).to(dtype).to(tl.float32)
             new, new_c, kept = lstm_values(
                 a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, dtype,
@@ -166,7 +162,7 @@ def forward_kernel(
             c = tl.where(active, new_c, c)
         elif KIND == GRU:
             a1 = (a1 + q1).to(dtype).to(tl.float32)
-            kept = (q2 + b2).to(dtype)
+            kept = (q2 + bh2).to(dtype)
             new, a2 = gru_values(
                 a0, a1, a2, kept.to(tl.float32), h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale, dtype,
                 GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.backward import backward_kernel
@@ -46,17 +45,9 @@ def products_as_cudnn() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _padded_weights(w_hh: Tensor, gates: int, padded: int) -> Tensor:
-    """[gates, padded, padded], zeros past H."""
-    hidden, w_hh = w_hh.shape[1], w_hh.detach()
-    if hidden == padded:
-        return w_hh.contiguous()
-    return F.pad(w_hh.reshape(gates, hidden, hidden), (0, padded - hidden) * 2)
-
-
 def _constants(
-    kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, **flags: bool
-) -> dict[str, Any]:
+    kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, dtypes: tuple, **flags: bool
+) -> dict[str, Any]:  # fmt: skip
     """The constants that both kernels have, and the options of the compilation."""
     constants = functions(kind, state, gate, hard, draw) | flags | {
         "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "RESIDENT": cut.resident,
@@ -71,7 +62,6 @@ def _forward_constants(*settings: Any) -> dict[str, Any]:
     *shared, reverse, packed, has_state, has_bias, has_p, keep = settings
     return _constants(
         *shared, REVERSE=reverse, PACKED=packed, HAS_STATE=has_state, HAS_BIAS=has_bias, HAS_P=has_p, KEEP=keep,
-        HELD=shared[5].held,
     )  # fmt: skip
 
 
@@ -107,8 +97,8 @@ def _check_alarm() -> None:
 
 
 def _exchange(like: Tensor, slot: int, blocks: int) -> Tensor:
-    """Zeros: two slots of the exchange and behind them a counter of 32 bits for each block of the batch."""
-    return like.new_zeros(2 * slot + math.ceil(4 * blocks / like.element_size()))
+    """Zeros: two slots of the exchange; behind them a counter of 32 bits for each block of the batch, and for all."""
+    return like.new_zeros(2 * slot + math.ceil(4 * (blocks + 1) / like.element_size()))
 
 
 def layer_forward(
@@ -126,8 +116,9 @@ def layer_forward(
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
     _check_alarm()
     with products_as_cudnn():
-        a = x @ w_ih.t() if b_ih is None else torch.addmm(b_ih, x, w_ih.t())
-    weights = _padded_weights(w_hh, gates, padded)
+        a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
+    lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
+    packed = None if cut.resident else x.new_empty(lines * padded)
     y = x.new_empty(x.shape[0], hidden)
     extra = x.new_empty(x.shape[0] if keep and gates > 1 else 0, hidden)
     slot = blocks * cut.rows * padded
@@ -135,13 +126,14 @@ def layer_forward(
     state_dtype = x.dtype if cut.persistent else torch.float32
     h_n = torch.empty(batch, hidden, dtype=state_dtype, device=x.device)
     c_n = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=x.device)
-    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), reverse)
+    dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes, reverse)
 
     def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
         _forward(
             (programs * blocks,),
-            (a, weights, b_hh, p, seed, noise.gate_scale, noise.state_scale, h, c, offsets, y, extra, h_n, c_n,
-             exchange, _alarm()),
+            (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, h, c, offsets, y, extra, h_n,
+             c_n, exchange, _alarm()),
             (first, last, steps, batch, hidden, padded, programs),
             (*shared, offsets is not None, h is not None, b_hh is not None, p is not None, keep), _forward_constants,
         )  # fmt: skip
@@ -161,29 +153,31 @@ def layer_backward(
     rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
     noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the pre-activations (for the GRU of r, z, n through h and n through x), of h0 and c0; and, one
-    behind the other, those of p, if there is one, and of the biases.
+    """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0; and, one behind the
+    other, those of p, if there is one, of b_ih and of b_hh.
     """
     steps, batch, offsets = rows
     hidden, gates = w_hh.shape[1], GATES[kind]
     wide = 4 if gates > 1 else 1
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
     _check_alarm()
-    weights = _padded_weights(w_hh, gates, padded)
-    dgates = y.new_empty(y.shape[0], wide * hidden)
+    packed = None if cut.resident else y.new_empty(programs * blocks * cut.units * gates * padded)
+    dgates = y.new_empty(y.shape[0], (6 if kind == "gru" else gates) * hidden)
     exchange = _exchange(y, blocks * cut.rows * gates * padded, blocks)
     state_dtype = y.dtype if cut.persistent else torch.float32
     dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
     dc0 = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=y.device)
     count = NONLINEARITIES[kind] if p is not None else 0
     sums = torch.empty(blocks, (count + wide) * hidden, dtype=torch.float32, device=y.device)
-    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), reverse)
+    out = y.new_empty((count + 2 * gates) * hidden)
+    dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes, reverse)
 
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
         _backward(
             (programs * blocks,),
-            (a, extra, y, weights, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc, dgates,
-             dh0, dc0, sums, exchange, _alarm()),
+            (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
+             dgates, dh0, dc0, sums, out, exchange, _alarm()),
             (first, last, steps, batch, hidden, padded, slice_size(kind, padded, cut), programs),
             (*shared, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
              dc is not None),
@@ -192,8 +186,9 @@ def layer_backward(
 
     if cut.persistent:
         launch(0, steps + wants_h0, dh_n, dc_n)
-    else:
-        for i in range(steps + wants_h0):
-            launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
-    total = sums[0] if blocks == 1 else sums.sum(0)
-    return dgates, dh0.to(y.dtype), dc0.to(y.dtype), total
+        return dgates, dh0, dc0, out
+    for i in range(steps + wants_h0):
+        launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
+    dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
+    db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
+    return dgates, dh0.to(y.dtype), dc0.to(y.dtype), torch.cat([dp, db_ih, db[: gates * hidden]])

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, processors
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.triton import on
 from noisyact.schemes import Scheme, scheme
 
 __all__ = ["layer"]
 
 
 def layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    kind: str, sizes: Sequence[int], x: Tensor, h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """One layer in one direction, as :func:`reference.layer` with xi from the seed; h and c None for zeros.
@@ -42,7 +43,7 @@ def layer(
 
 @functools.lru_cache(maxsize=8)
 def _packed_rows(sizes: tuple[int, ...], reverse: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where each step's rows begin, int32; and for each row that of the state before it in ``[every h; the first h]``."""
+    """Where each step's rows begin, int32; and for each row that of the h before it in ``[every h; the first h]``."""
     size = torch.tensor(sizes)
     offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])
     step = torch.repeat_interleave(torch.arange(len(sizes)), size)
@@ -63,11 +64,15 @@ def _forward(
     from noisyact.ops.recurrent.gpu.layer import Rows, layer_forward
 
     plan = forward_plan(kind, batch, w_hh.shape[1], x.element_size(), processors(x.device))
-    h0, c0, p, b_hh = (None if t is None else t.contiguous() for t in (h0, c0, p, b_hh))
-    with torch.cuda.device_of(x):
+    h0, c0, w_hh, b_ih, b_hh, p = map(_contiguous, (h0, c0, w_hh, b_ih, b_hh, p))
+    with on(x.device):
         return layer_forward(
             kind, x, Rows(steps, batch, offsets), h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, noise, reverse, keep, plan
         )
+
+
+def _contiguous(tensor: Any) -> Any:
+    return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
 
 
 def _backward(
@@ -80,35 +85,21 @@ def _backward(
 
     hidden = w_hh.shape[1]
     plan = backward_plan(kind, batch, hidden, x.element_size(), processors(x.device))
-    dy, dh_n, dc_n, h0, c0, p = (None if t is None else t.contiguous() for t in (dy, dh_n, dc_n, h0, c0, p))
+    dy, dh_n, dc_n, h0, c0, w_hh, p = map(_contiguous, (dy, dh_n, dc_n, h0, c0, w_hh, p))
     nothing = x.new_empty(0)
-    with torch.cuda.device_of(x), products_as_cudnn():
+    with on(x.device), products_as_cudnn():
         dgates, dh0, dc0, sums = layer_backward(
             kind, dy, dh_n, dc_n if kind == "lstm" else None, y, a, extra, Rows(steps, batch, offsets), h0, c0, w_hh, p,
             seed, noise, reverse, wants_h0, plan,
         )  # fmt: skip
-        sums = sums.to(x.dtype)
-        dp, db = (nothing, sums) if p is None else (sums[: p.numel()], sums[p.numel() :])
-        if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
-            r_z, n_input = dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]
-            d_hh, db_hh, db_ih = (
-                dgates[:, : 3 * hidden],
-                db[: 3 * hidden],
-                torch.cat([db[: 2 * hidden], db[3 * hidden :]]),
-            )
-            dx = torch.mm(r_z, w_ih[: 2 * hidden]).addmm_(n_input, w_ih[2 * hidden :]) if wants_x else nothing
-        else:
-            d_hh, db_hh, db_ih = dgates, db, db.clone()
-            dx = torch.mm(dgates, w_ih) if wants_x else nothing
+        wide = w_ih.shape[0]
+        dp, db_ih, db_hh = sums.split([sums.shape[0] - 2 * wide, wide, wide])
+        d_ih, d_hh = (dgates[:, :wide], dgates[:, wide:]) if kind == "gru" else (dgates, dgates)
+        dx = torch.mm(d_ih, w_ih) if wants_x else nothing
         dw_ih = dw_hh = nothing
         if wants_weights:
+            dw_ih = torch.mm(d_ih.t(), x)
             dw_hh = _recurrent_weights(d_hh, y, h0, before, batch, reverse)
-            if kind == "gru":
-                dw_ih = torch.empty_like(w_ih, memory_format=torch.contiguous_format)
-                torch.mm(r_z.t(), x, out=dw_ih[: 2 * hidden])
-                torch.mm(n_input.t(), x, out=dw_ih[2 * hidden :])
-            else:
-                dw_ih = torch.mm(dgates.t(), x)
     return [dx, dh0 if wants_h0 else nothing, dc0, dw_ih, dw_hh, db_ih, db_hh, dp]
 
 

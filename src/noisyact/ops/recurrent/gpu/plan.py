@@ -34,9 +34,6 @@ class Plan(NamedTuple):
     slices: int = 1
     """In backward: parts of the inner dimension that different warps take, added up at the end."""
 
-    held: int = 0
-    """In forward: parts of the weights, of that depth, which stay in shared memory."""
-
     def programs(self, hidden: int) -> int:
         """Programs for a block of the batch."""
         return -(-hidden // self.units)
@@ -46,41 +43,47 @@ class Plan(NamedTuple):
         return -(-batch // self.rows)
 
 
-# Rows and units of a program and its warps, the fastest first as measured; the first that fits the device is taken.
-# Small programs are fast as long as there are processors for them; those of few rows read the weights more often.
-_FORWARD = ((16, 8, 4), (32, 8, 8), (16, 16, 4), (64, 8, 8), (32, 16, 8), (64, 16, 8), (32, 32, 8), (64, 32, 8))
-_BACKWARD = ((16, 16, 8), (32, 16, 8), (16, 32, 8), (32, 32, 8))
+# Rows, units, depth in bytes, stages and warps of a program, the fastest first as measured on an H200; the first that
+# fits the device is taken. Small programs are fast as long as there are processors for them.
+_FORWARD_RESIDENT = ((16, 8, 0, 3, 4), (32, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8), (64, 16, 0, 3, 8))
+_FORWARD_16_BITS = (
+    (16, 16, 256, 4, 4),
+    (32, 16, 256, 3, 8),
+    (64, 16, 128, 4, 8),
+    (32, 32, 128, 3, 8),
+    (64, 32, 128, 3, 8),
+)
+_FORWARD = ((16, 16, 256, 4, 4), (32, 16, 256, 4, 4), (64, 16, 128, 4, 8), (32, 32, 128, 3, 8), (64, 32, 128, 3, 8))
+_BACKWARD_RESIDENT = ((16, 16, 0, 3, 8), (32, 16, 0, 3, 8), (32, 32, 0, 3, 8))
+_BACKWARD = ((16, 16, 128, 3, 8), (16, 32, 128, 3, 8), (32, 16, 128, 3, 8), (32, 32, 128, 3, 8))
 
 
 @functools.lru_cache(maxsize=1024)
 def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The cut of the forward pass; `size` is that of a number in bytes."""
     resident = hidden <= _RESIDENT
-    depth = _power_of_two(hidden) if resident else 256 // size
-    for rows, units, warps in _FORWARD:
-        plan = Plan(True, rows, units, depth, resident, 3, warps)
-        if rows >= 2 * batch and rows > 16:
-            continue
-        if plan.programs(hidden) * plan.blocks(batch) <= device_processors:
-            return plan
-    return Plan(False, 32, 16, depth, resident, 3, 8)
+    cuts = _FORWARD_RESIDENT if resident else _FORWARD if size == 4 else _FORWARD_16_BITS
+    plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
+    return plan._replace(resident=True, depth=_power_of_two(hidden)) if resident else plan
 
 
 @functools.lru_cache(maxsize=1024)
 def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The cut of the backward pass."""
     resident = hidden <= _RESIDENT
-    for rows, units, warps in _BACKWARD:
-        plan = Plan(True, rows, units, 128 // size, resident, 3, warps, warps)
-        if rows >= 2 * batch and rows > 16:
-            continue
-        if plan.programs(hidden) * plan.blocks(batch) <= device_processors:
-            break
-    else:
-        plan = Plan(False, 32, 16, 128 // size, resident, 3, 8, 8)
-    if resident:
-        plan = plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan)))
-    return plan
+    plan = _first_that_fits(_BACKWARD_RESIDENT if resident else _BACKWARD, batch, hidden, size, device_processors)
+    plan = plan._replace(slices=plan.warps, resident=resident)
+    return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan))) if resident else plan
+
+
+def _first_that_fits(
+    cuts: tuple[tuple[int, ...], ...], batch: int, hidden: int, size: int, device_processors: int
+) -> Plan:
+    for rows, units, depth, stages, warps in cuts:
+        plan = Plan(True, rows, units, depth // size, False, stages, warps)
+        if (rows == 16 or rows < 2 * batch) and plan.programs(hidden) * plan.blocks(batch) <= device_processors:
+            return plan
+    return Plan(False, 32, 16, 128 // size, False, 3, 8)
 
 
 def padded_size(hidden: int, plan: Plan) -> int:

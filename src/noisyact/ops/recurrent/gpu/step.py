@@ -166,12 +166,12 @@ _forward, _backward = Launcher(_forward_kernel), Launcher(_backward_kernel)
 
 
 def _forward_constants(*settings: Any) -> dict[str, Any]:
-    *shared, has_p = settings
+    *shared, _, has_p = settings
     return functions(*shared) | {"HAS_P": has_p, "BB": _ROWS, "BU": _UNITS}
 
 
 def _backward_constants(*settings: Any) -> dict[str, Any]:
-    *shared, has_p, has_dc = settings
+    *shared, _, has_p, has_dc = settings
     return functions(*shared) | {"HAS_P": has_p, "HAS_DC": has_dc, "BB": _ROWS, "BU": _UNITS}
 
 
@@ -179,7 +179,7 @@ def cell_forward(
     kind: str, a: Tensor, q: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
     noise: CellNoise,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """One step. Returns the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward."""
+    """One step: the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward."""
     batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
     new = a.new_empty(batch, hidden)
     extra = a.new_empty(batch, hidden) if GATES[kind] > 1 else a.new_zeros(batch, hidden)
@@ -188,7 +188,8 @@ def cell_forward(
         _forward(
             _grid(batch, hidden),
             (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, kept, extra, new), (batch, hidden),
-            (kind, noise.state, noise.gate, noise.hard, seed is not None, p is not None), _forward_constants,
+            (kind, noise.state, noise.gate, noise.hard, seed is not None, _dtypes(a, p, noise), p is not None),
+            _forward_constants,
         )  # fmt: skip
     return new, extra, kept
 
@@ -208,10 +209,15 @@ def cell_backward(
             grid,
             (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, dgates, carry, dp),
             (batch, hidden),
-            (kind, noise.state, noise.gate, noise.hard, seed is not None, p is not None, dc is not None),
+            (kind, noise.state, noise.gate, noise.hard, seed is not None, _dtypes(dh, p, noise), p is not None,
+             dc is not None),
             _backward_constants,
         )  # fmt: skip
     return dgates, dp.sum(0), carry
+
+
+def _dtypes(like: Tensor, p: Tensor | None, noise: CellNoise) -> tuple:
+    return like.dtype, None if p is None else p.dtype, noise.state_scale.dtype, noise.gate_scale.dtype
 
 
 def _grid(batch: int, hidden: int) -> tuple[int, int]:
