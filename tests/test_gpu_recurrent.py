@@ -291,11 +291,12 @@ def test_ten_thousand_steps_do_not_hang():
 def test_a_program_that_never_comes_is_reported(monkeypatch):
     case = Case("lstm", 4, 20, 200, device="cuda")
 
-    def one_too_few(grid, *rest):
-        forward((grid[0] - 1,), *rest)
+    def one_too_few(*settings):
+        launch = launcher(*settings)
+        return lambda grid, *rest: launch((grid[0] - 1,), *rest)
 
-    forward = launches._forward
-    monkeypatch.setattr(launches, "_forward", one_too_few)
+    launcher = launches._launcher
+    monkeypatch.setattr(launches, "_launcher", one_too_few)
     y = run(case)[0]
     torch.cuda.synchronize()
     monkeypatch.undo()

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 import noisyact
-from noisyact.bench import activations, recurrent
+from noisyact.bench import activations, recurrent, recurrent_gpu
+from noisyact.bench.timing import keep_freed_memory
 from noisyact.ops import native
 from noisyact.ops.triton import obstacle
-from noisyact.tables import text_table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--block", type=_positive, help="calls in a row before the other's turn (default 1, recurrent 5)"
     )
     parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="on a CPU")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="for activations")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="such as cpu or cuda")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     options = parser.parse_args(arguments)
     if options.elements is None:
@@ -47,13 +47,14 @@ def main(arguments: list[str] | None = None) -> int:
     setting = _setting(options)
     print("\n".join(f"{key}: {value}" for key, value in setting.items()), flush=True)
     rows, refused = [], []
-    for result in _results(options):
+    bench, results = _results(options)
+    for result in results:
         if isinstance(result, Exception):
             refused.append(str(result))
         else:
             rows.append(result)
             print(f"  measured {_name(result)}", file=sys.stderr, flush=True)
-    print(_activations_table(rows) if options.what == "activations" else _recurrent_table(rows))
+    print(bench.table(rows))
     for reason in refused:
         print(f"REFUSED {reason}")
     if options.json is not None:
@@ -62,14 +63,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if refused else 0
 
 
-def _results(options: argparse.Namespace) -> Iterator[Any]:
+def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
+    """The benchmark's module, and its rows as they are measured."""
     if options.what == "activations":
-        return activations.measure(options.elements, options.repeats or 41, options.device, options.block or 1)
-    return recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads, options.block or 5)
+        rows = activations.measure(options.elements, options.repeats or 41, options.device, options.block or 1)
+        return activations, rows
+    if options.device == "cpu":
+        return recurrent, recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads, options.block or 5)
+    return recurrent_gpu, recurrent_gpu.measure(recurrent_gpu.CASES, options.repeats or 9)
 
 
 def _name(row: Any) -> str:
-    return row.case if isinstance(row, activations.Row) else f"{row.layer} {row.shape}"
+    return row.case if isinstance(row, activations.Row) else " ".join(map(str, (row.layer, row.shape)))
 
 
 def _positive(text: str) -> int:
@@ -79,12 +84,14 @@ def _positive(text: str) -> int:
 
 
 def _setting(options: argparse.Namespace) -> dict[str, Any]:
-    on_cpu = options.device == "cpu" or options.what == "recurrent"
+    on_cpu = options.device == "cpu"
+    allocator = {"allocator": keep_freed_memory()} if on_cpu and options.what == "activations" else {}
     return {
         "noisyact": noisyact.__version__,
         "torch": torch.__version__,
         "device": f"{platform.machine()} CPU, {options.threads} threads" if on_cpu else torch.cuda.get_device_name(),
         "kernels": native.status() if on_cpu else _gpu_kernels(options.device),
+        **allocator,
         "date": datetime.date.today().isoformat(),
     }
 
@@ -92,56 +99,6 @@ def _setting(options: argparse.Namespace) -> dict[str, Any]:
 def _gpu_kernels(device: str) -> str:
     why = obstacle(torch.empty(0, device=device).device)
     return f"Triton {importlib.metadata.version('triton')}" if why is None else f"torch operations: {why}"
-
-
-def _activations_table(rows: list[activations.Row]) -> str:
-    header = ("case", "forward", "hardtanh", "ratio", "fwd+bwd", "hardtanh", "ratio", "formula in torch", "compiled")
-    cells = [
-        (
-            row.case,
-            f"{row.forward_ms:.2f} ms",
-            f"{row.hardtanh_forward_ms:.2f} ms",
-            f"{row.forward_ratio:.2f}",
-            f"{row.both_ms:.2f} ms",
-            f"{row.hardtanh_both_ms:.2f} ms",
-            f"{row.both_ratio:.2f}",
-            f"{row.formula_both_ms:.2f} ms",
-            "" if row.compiled_both_ms is None else f"{row.compiled_both_ms:.2f} ms",
-        )
-        for row in rows
-    ]
-    return text_table(header, cells)
-
-
-def _recurrent_table(rows: list[recurrent.Row]) -> str:
-    header = (
-        "layer",
-        "T, B, H, layers",
-        "fwd ratio",
-        "fwd+bwd",
-        "torch",
-        "ratio",
-        "inference",
-        "torch",
-        "ratio",
-        "memory",
-    )
-    cells = [
-        (
-            row.layer,
-            ", ".join(map(str, row.shape)),
-            f"{row.forward_ratio:.2f}",
-            f"{row.both_ms:.2f} ms",
-            f"{row.torch_both_ms:.2f} ms",
-            f"{row.both_ratio:.2f}",
-            f"{row.inference_ms:.2f} ms",
-            f"{row.torch_inference_ms:.2f} ms",
-            f"{row.inference_ratio:.2f}",
-            f"{row.memory_ratio:.2f}",
-        )
-        for row in rows
-    ]
-    return text_table(header, cells)
 
 
 if __name__ == "__main__":

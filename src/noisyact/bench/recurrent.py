@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from noisyact.bench.memory import peak_megabytes
 from noisyact.bench.timing import median_times
 from noisyact.recurrent import NoisyGRU, NoisyLSTM, NoisyRecurrent
+from noisyact.tables import text_table
 
-__all__ = ["SHAPES", "Row", "WrongResult", "measure"]
+__all__ = ["SHAPES", "Row", "WrongResult", "measure", "table"]
 
 SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (26, 128, 64, 1)]
 """Steps, batch, units and layers; the input has as many features as there are units."""
@@ -124,3 +125,19 @@ def _time(
         inference_ratio=times["inference"][0] / times["inference"][1],
         memory_ratio=memory[0] / memory[1],
     )
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    header = (
+        "layer", "T, B, H, layers", "fwd ratio", "fwd+bwd", "torch", "ratio", "inference", "torch", "ratio", "memory"
+    )  # fmt: skip
+    cells = [
+        (
+            row.layer, ", ".join(map(str, row.shape)), f"{row.forward_ratio:.2f}", f"{row.both_ms:.2f} ms",
+            f"{row.torch_both_ms:.2f} ms", f"{row.both_ratio:.2f}", f"{row.inference_ms:.2f} ms",
+            f"{row.torch_inference_ms:.2f} ms", f"{row.inference_ratio:.2f}", f"{row.memory_ratio:.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return text_table(header, cells)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from noisyact.bench.recurrent import PEERS, WrongResult
 from noisyact.recurrent import NoisyRecurrent
+from noisyact.tables import text_table
 
-__all__ = ["CASES", "Row", "measure"]
+__all__ = ["CASES", "Row", "measure", "table"]
 
 _SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (35, 20, 1500, 2), (200, 64, 1024, 1)]
 CASES: list[tuple[tuple[int, int, int, int], torch.dtype]] = [
@@ -171,3 +172,22 @@ def _peak_mib(function: Callable[[], object]) -> float:
     function()
     torch.cuda.synchronize()
     return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    header = (
+        "layer", "T, B, H, layers", "dtype", "fwd+bwd", "torch", "ratio", "as a graph", "torch", "ratio", "inference",
+        "torch", "ratio", "memory",
+    )  # fmt: skip
+    cells = [
+        (
+            row.layer, ", ".join(map(str, row.shape)), row.dtype,
+            f"{row.both_ms:.2f} ms", f"{row.torch_both_ms:.2f} ms", f"{row.both_ratio:.2f}",
+            f"{row.graph_ms:.3f} ms", f"{row.torch_graph_ms:.3f} ms", f"{row.graph_ratio:.2f}",
+            f"{row.inference_ms:.2f} ms", f"{row.torch_inference_ms:.2f} ms", f"{row.inference_ratio:.2f}",
+            f"{row.memory_ratio:.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return text_table(header, cells)

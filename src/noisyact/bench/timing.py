@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 
-__all__ = ["median_times"]
+__all__ = ["keep_freed_memory", "median_times"]
 
 
 def median_times(
@@ -50,3 +52,20 @@ def _run_on_gpu(function: Callable[[], object]) -> Callable[[], float]:
         return start.elapsed_time(end) / 1e3
 
     return seconds
+
+
+def keep_freed_memory() -> str:
+    """Have this process's C library keep what is freed, and say so; elsewhere say that nothing was done.
+
+    glibc gives large blocks back to the system and gets others, whose pages the system fills with zeros at first touch:
+    one call in a few then takes as long again, and by luck it falls on one of two functions that are compared.
+    """
+    if sys.platform != "linux":
+        return "the system's"
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return "the system's"
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # as malloc.h has them
+    settings = ((trim_threshold, 2**31 - 1), (top_pad, 2**26), (mmap_threshold, 2**30))
+    kept = [mallopt(name, value) for name, value in settings]
+    return "freed memory is kept (mallopt)" if all(kept) else "the system's"

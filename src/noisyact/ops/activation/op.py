@@ -33,11 +33,11 @@ def noisy_activation(
 
     Returns: x's shape and dtype.
     """
-    if triton.serves(x) and not torch.compiler.is_compiling() and _plain(x, p):
-        # The same without torch's dispatcher, which takes longer than the GPU does.
+    if not torch.compiler.is_compiling() and _plain(x, p):
+        # The same without torch's dispatcher, which takes longer than a GPU does.
         if torch.is_grad_enabled():
             return _EagerActivation.apply(x, p, scale, seed, scheme, pair)  # pyright: ignore[reportReturnType]
-        return triton.forward(x, p, scale, seed, scheme, pair)
+        return _path(x).forward(x, p, scale, seed, scheme, pair)
     return _activation(x, p, scale, seed, *_encode(scheme, pair))
 
 
@@ -136,14 +136,14 @@ _activation_backward.register_autograd(_differentiate_again, setup_context=_keep
 
 
 class _EagerActivation(torch.autograd.Function):
-    """The operation and its gradient by the GPU kernels, called without torch's dispatcher."""
+    """The operation and its gradient, called without torch's dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """As the registered operation; it keeps the same."""
         *tensors, ctx.scheme, ctx.pair = inputs
         ctx.save_for_backward(*tensors)
-        return triton.forward(*inputs)
+        return _path(inputs[0]).forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -153,5 +153,5 @@ class _EagerActivation(torch.autograd.Function):
         if torch.is_grad_enabled():
             gx, gp = _activation_backward(g, x, p, scale, seed, *_encode(ctx.scheme, ctx.pair))
         else:
-            gx, gp = triton.backward(g, x, p, scale, seed, ctx.scheme, ctx.pair)
+            gx, gp = _path(x).backward(g, x, p, scale, seed, ctx.scheme, ctx.pair)
         return gx, None if p is None else gp, None, None, None, None

@@ -45,7 +45,7 @@ def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, sch
         return y
     tensors = (x, p, _on(x, scale), _on(x, seed), y)
     with on(x.device):
-        _launchers()[0]((_programs(n, features),), tensors, (n, features), _settings(tensors, scheme, pair), _constants)
+        _launchers(*_settings(tensors, scheme, pair))[0]((_programs(n, features),), tensors, (n, features))
     return y
 
 
@@ -63,20 +63,11 @@ def backward(
     partial = None if p is None else torch.empty(places, dtype=torch.float32, device=x.device)
     tensors = (g, x, p, _on(x, scale), _on(x, seed), gx, partial)
     with on(x.device):
-        _launchers()[1]((programs,), tensors, (n, features), _settings(tensors[1:], scheme, pair), _constants)
+        _launchers(*_settings(tensors[1:], scheme, pair))[1]((programs,), tensors, (n, features))
     if p is None or partial is None:
         return gx, x.new_zeros(0)
     # No atomic sums: the programs are as many, and their parts are added in the same order, at every call.
     return gx, partial.view(-1, features).sum(0).reshape(p.shape).to(p.dtype)
-
-
-@functools.cache
-def _launchers() -> tuple[Any, Any]:
-    """Of the forward and of the backward kernel."""
-    from noisyact.ops.activation.triton_kernels import backward_kernel, forward_kernel
-    from noisyact.ops.triton.launch import Launcher
-
-    return Launcher(forward_kernel), Launcher(backward_kernel)
 
 
 def _programs(n: int, features: int) -> int:
@@ -98,21 +89,26 @@ def _on(x: Tensor, number: Tensor | None) -> Tensor | float | None:
 
 
 def _settings(tensors: tuple[Any, ...], scheme: Scheme, pair: HardPair) -> tuple:
-    """What the kernels are compiled for, in x, p, scale and seed among other things."""
+    """What the kernels are compiled for, from x, p, scale and seed among other things."""
     x, p, scale, seed = tensors[:4]
-    dtypes = tuple(getattr(t, "dtype", None) for t in (x, p, scale))
+    dtypes = tuple([getattr(t, "dtype", None) for t in (x, p, scale)])
     return p is not None and p.numel() > 1, seed is not None, scheme, pair, TILE, WARPS, dtypes
 
 
-def _constants(
+@functools.lru_cache(maxsize=256)
+def _launchers(
     per_feature: bool, stochastic: bool, scheme: Scheme, pair: HardPair, tile: int, warps: int, dtypes: tuple
-) -> dict[str, Any]:
-    """The constants of the compilation."""
+) -> tuple[Any, Any]:
+    """Of the forward and of the backward kernel."""
+    from noisyact.ops.activation.triton_kernels import backward_kernel, forward_kernel
+    from noisyact.ops.triton.launch import Launcher
+
     noise = scheme.code if stochastic or not scheme.at_input else _NO_NOISE
-    return {
+    constants = {
         "GROUPS": tile // 64,
         "PER_FEATURE": per_feature,
         "EXPECTED": None if stochastic else expected_epsilon(scheme),
         "FUNCTION": (noise, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low, pair.high, _HARD),
         "num_warps": warps,
     }
+    return Launcher(forward_kernel, constants), Launcher(backward_kernel, constants)

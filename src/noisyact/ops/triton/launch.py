@@ -6,47 +6,44 @@ the same kinds, and the compiled kernel is called with bare addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 __all__ = ["Launcher"]
 
 
 class Launcher:
-    """A kernel whose arguments are tensors (or floats, or None), then whole numbers, then constants."""
+    """A kernel with the constants it is compiled for; its arguments are tensors (or floats, or None), then numbers.
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-        self._compiled: dict[Hashable, tuple[Any, tuple]] = {}
+    Args:
+        kernel: a function under triton.jit whose constants come last.
+        constants: their values, and the options of the compilation.
 
-    def __call__(
-        self, grid: tuple[int, ...], tensors: Sequence[Tensor | float | None], numbers: Sequence[int],
-        settings: Hashable, constants: Callable[..., dict[str, Any]],
-    ) -> None:  # fmt: skip
-        """Launch.
+    One launcher must always be given tensors of the same dtypes.
+    """
 
-        Args:
-            grid: how many programs, in one to three dimensions.
-            tensors: the first arguments, all on the current device.
-            numbers: the next ones.
-            settings: stands for the constants and for the dtypes of the tensors: the same for the same ones alone.
-            constants: makes the constants, and the options of the compilation, of ``*settings``.
-        """
+    def __init__(self, kernel: Any, constants: dict[str, Any]) -> None:
+        self._kernel, self._constants = kernel, constants
+        self._tail = tuple(constants[name] for name in kernel.arg_names if name in constants)
+        self._compiled: dict[Any, Any] = {}
+
+    def __call__(self, grid: tuple[int, ...], tensors: Sequence[Tensor | float | None], numbers: Sequence[int]) -> None:
+        """Launch a grid of programs on the current device, where the tensors are."""
         addresses = [t if t is None or isinstance(t, float) else t.data_ptr() for t in tensors]
-        # What Triton compiles for besides: which pointers and numbers are multiples of 16, which are 1 or
-        # long, and the device.
-        places = tuple([a & 15 if isinstance(a, int) else type(a) for a in addresses])
-        sizes = tuple([-1 if n == 1 else n & 15 | (n > 0x7FFFFFFF) << 4 for n in numbers])
-        key = (settings, places, sizes, tensors[0].device)  # pyright: ignore[reportOptionalMemberAccess]
-        known = self._compiled.get(key)
-        if known is not None:
-            compiled, tail = known
-            compiled[(*grid, 1, 1)[:3]](*addresses, *numbers, *tail)
+        # What Triton compiles for besides the dtypes: which addresses and numbers are multiples of 16, which numbers
+        # are 1 or long, and the device.
+        key = (
+            tuple([a & 15 if isinstance(a, int) else type(a) for a in addresses]),
+            tuple([-1 if n == 1 else n & 15 | (n > 0x7FFFFFFF) << 4 for n in numbers]),
+            torch.cuda.current_device() if self._compiled else None,
+        )
+        compiled = self._compiled.get(key)
+        if compiled is not None:
+            compiled[(*grid, 1, 1)[:3]](*addresses, *numbers, *self._tail)
             return
-        values = constants(*settings)  # pyright: ignore[reportGeneralTypeIssues]
-        compiled = self.kernel[grid](*tensors, *numbers, **values)
+        compiled = self._kernel[grid](*tensors, *numbers, **self._constants)
         if compiled is not None:  # the interpreter compiles nothing
-            names = self.kernel.arg_names[len(tensors) + len(numbers) :]
-            self._compiled[key] = compiled, tuple(values[name] for name in names)
+            self._compiled[(*key[:2], torch.cuda.current_device())] = compiled

@@ -25,7 +25,8 @@ def backward_kernel(
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
     first, last, T, B, H, P, slice_size, programs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
-    HAS_DCN: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr,
+    PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, RESIDENT: tl.constexpr,
@@ -211,9 +212,10 @@ def backward_kernel(
         else:
             dp0 += now * top0
             dh = tl.where(active, 0.0, owed)
-    tl.store(dh0_ptr + tile, dh, mask=inside)
-    if KIND == LSTM:
-        tl.store(dc0_ptr + tile, dc, mask=inside)
+    if WANTS_STATE:
+        tl.store(dh0_ptr + tile, dh, mask=inside)
+        if KIND == LSTM:
+            tl.store(dc0_ptr + tile, dc, mask=inside)
     sums = sums_ptr + block * ((SUMS + WIDE) * H) + n
     if HAS_P:
         _add(sums, dp0, in_units, first)
@@ -234,18 +236,7 @@ def backward_kernel(
         arrive(counter - block + blocks)
         if block == 0:
             polls = wait(counter + blocks, programs * blocks, polls)
-            for j in tl.static_range(SUMS + WIDE):
-                total = _over_blocks(sums_ptr + j * H + n, (SUMS + WIDE) * H, blocks, in_units)
-                # The GRU's n has two: through the recurrent product, for b_hh, and through the input, for b_ih.
-                if j < SUMS:
-                    tl.store(out_ptr + j * H + n, total, mask=in_units)
-                elif KIND == GRU and j == SUMS + 2:
-                    tl.store(out_ptr + (j + G) * H + n, total, mask=in_units)
-                elif KIND == GRU and j == SUMS + 3:
-                    tl.store(out_ptr + (j - 1) * H + n, total, mask=in_units)
-                else:
-                    tl.store(out_ptr + j * H + n, total, mask=in_units)
-                    tl.store(out_ptr + (j + G) * H + n, total, mask=in_units)
+            _finish(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
     if PERSISTENT:
         if polls >= PATIENCE:
             tl.store(alarm_ptr, 1)
@@ -261,12 +252,21 @@ def _add(to, values, inside, first):
 
 
 @triton.jit
-def _over_blocks(sums, stride, blocks, inside):
-    """What the blocks of the batch have summed up, added in their order."""
-    total = tl.load(sums, mask=inside, other=0.0, cache_modifier=".cg")
+def _finish(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS: tl.constexpr, WIDE: tl.constexpr, G: tl.constexpr,
+            IS_GRU: tl.constexpr):  # fmt: skip
+    """Add up what the blocks of the batch have summed, in their order, and write the gradients of p, b_ih and b_hh."""
+    j = tl.arange(0, 16)[:, None]
+    inside = (j < SUMS + WIDE) & in_units[None, :]
+    at = sums_ptr + j * H + n[None, :]
+    total = tl.load(at, mask=inside, other=0.0, cache_modifier=".cg")
     for block in range(1, blocks):
-        total += tl.load(sums + block * stride, mask=inside, other=0.0, cache_modifier=".cg")
-    return total
+        total += tl.load(at + block * (SUMS + WIDE) * H, mask=inside, other=0.0, cache_modifier=".cg")
+    to_ih, to_hh, for_ih, for_hh = j, j + G, inside, inside & (j >= SUMS)
+    if IS_GRU:  # of n there are two: through the recurrent product, for b_hh, and through the input, for b_ih
+        to_ih = tl.where(j == SUMS + 3, j - 1, j)
+        for_ih, for_hh = inside & (j != SUMS + 2), for_hh & (j != SUMS + 3)
+    tl.store(out_ptr + to_ih * H + n[None, :], total, mask=for_ih)
+    tl.store(out_ptr + to_hh * H + n[None, :], total, mask=for_hh)
 
 
 @triton.jit

@@ -45,36 +45,20 @@ def products_as_cudnn() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _constants(
-    kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, dtypes: tuple, **flags: bool
-) -> dict[str, Any]:  # fmt: skip
-    """The constants that both kernels have, and the options of the compilation."""
-    constants = functions(kind, state, gate, hard, draw) | flags | {
+@functools.lru_cache(maxsize=1024)
+def _launcher(
+    kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, dtypes: tuple,
+    flags: tuple[tuple[str, bool], ...],
+) -> Launcher:  # fmt: skip
+    constants = functions(kind, state, gate, hard, draw) | dict(flags) | {
         "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "RESIDENT": cut.resident,
         "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
     }  # fmt: skip
+    if kernel is backward_kernel:
+        constants["SLICES"] = cut.slices
     if cut.persistent:
         constants["launch_cooperative_grid"] = True
-    return constants
-
-
-def _forward_constants(*settings: Any) -> dict[str, Any]:
-    *shared, reverse, packed, has_state, has_bias, has_p, keep = settings
-    return _constants(
-        *shared, REVERSE=reverse, PACKED=packed, HAS_STATE=has_state, HAS_BIAS=has_bias, HAS_P=has_p, KEEP=keep,
-    )  # fmt: skip
-
-
-def _backward_constants(*settings: Any) -> dict[str, Any]:
-    *shared, reverse, packed, has_state, has_p, has_dy, has_dh, has_dc = settings
-    return _constants(
-        *shared, REVERSE=reverse, PACKED=packed, HAS_STATE=has_state, HAS_P=has_p, HAS_DY=has_dy, HAS_DHN=has_dh,
-        HAS_DCN=has_dc, SLICES=shared[5].slices,
-    )  # fmt: skip
-
-
-_forward = Launcher(forward_kernel)
-_backward = Launcher(backward_kernel)
+    return Launcher(kernel, constants)
 
 
 def _precision() -> str:
@@ -127,15 +111,20 @@ def layer_forward(
     h_n = torch.empty(batch, hidden, dtype=state_dtype, device=x.device)
     c_n = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=x.device)
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
-    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes, reverse)
 
     def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
-        _forward(
+        flags = (
+            ("REVERSE", reverse), ("PACKED", offsets is not None), ("HAS_STATE", h is not None),
+            ("HAS_BIAS", b_hh is not None), ("HAS_P", p is not None), ("KEEP", keep),
+        )  # fmt: skip
+        _launcher(
+            forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
+            flags,
+        )(
             (programs * blocks,),
             (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, h, c, offsets, y, extra, h_n,
              c_n, exchange, _alarm()),
             (first, last, steps, batch, hidden, padded, programs),
-            (*shared, offsets is not None, h is not None, b_hh is not None, p is not None, keep), _forward_constants,
         )  # fmt: skip
 
     if cut.persistent:
@@ -152,9 +141,9 @@ def layer_backward(
     kind: str, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor,
     rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
     noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0; and, one behind the
-    other, those of p, if there is one, of b_ih and of b_hh.
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
+    """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0 (None where not
+    wanted); and, one behind the other, those of p, if there is one, of b_ih and of b_hh.
     """
     steps, batch, offsets = rows
     hidden, gates = w_hh.shape[1], GATES[kind]
@@ -165,23 +154,29 @@ def layer_backward(
     dgates = y.new_empty(y.shape[0], (6 if kind == "gru" else gates) * hidden)
     exchange = _exchange(y, blocks * cut.rows * gates * padded, blocks)
     state_dtype = y.dtype if cut.persistent else torch.float32
-    dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
-    dc0 = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=y.device)
+    dh0 = dc0 = None
+    if wants_h0 or not cut.persistent:
+        dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
+        dc0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device) if kind == "lstm" else None
     count = NONLINEARITIES[kind] if p is not None else 0
     sums = torch.empty(blocks, (count + wide) * hidden, dtype=torch.float32, device=y.device)
     out = y.new_empty((count + 2 * gates) * hidden)
     dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
-    shared = (kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes, reverse)
 
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
-        _backward(
+        flags = (
+            ("REVERSE", reverse), ("PACKED", offsets is not None), ("HAS_STATE", h0 is not None),
+            ("HAS_P", p is not None), ("HAS_DY", dy is not None), ("HAS_DHN", dh is not None),
+            ("HAS_DCN", dc is not None), ("WANTS_STATE", dh0 is not None),
+        )  # fmt: skip
+        _launcher(
+            backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
+            flags,
+        )(
             (programs * blocks,),
             (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
              dgates, dh0, dc0, sums, out, exchange, _alarm()),
             (first, last, steps, batch, hidden, padded, slice_size(kind, padded, cut), programs),
-            (*shared, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
-             dc is not None),
-            _backward_constants,
         )  # fmt: skip
 
     if cut.persistent:
@@ -191,4 +186,5 @@ def layer_backward(
         launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
-    return dgates, dh0.to(y.dtype), dc0.to(y.dtype), torch.cat([dp, db_ih, db[: gates * hidden]])
+    d_first = [None if d is None else d.to(y.dtype) for d in (dh0, dc0)]
+    return dgates, *d_first, torch.cat([dp, db_ih, db[: gates * hidden]])

@@ -100,7 +100,8 @@ def _backward(
         if wants_weights:
             dw_ih = torch.mm(d_ih.t(), x)
             dw_hh = _recurrent_weights(d_hh, y, h0, before, batch, reverse)
-    return [dx, dh0 if wants_h0 else nothing, dc0, dw_ih, dw_hh, db_ih, db_hh, dp]
+    dh0, dc0 = (nothing if d is None or not wants_h0 else d for d in (dh0, dc0))
+    return [dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp]
 
 
 def _recurrent_weights(d: Tensor, y: Tensor, h0: Any, before: Any, batch: int, reverse: bool) -> Tensor:
@@ -136,7 +137,7 @@ class _EagerLayer(torch.autograd.Function):
             raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
         wants = ctx.needs_input_grad
         gradients = _backward(
-            *grad_outputs, *ctx.saved_tensors, *ctx.settings, wants[0], wants[3], wants[5] or wants[6]
+            *grad_outputs, *ctx.saved_tensors, *ctx.settings, wants[0], wants[3] or wants[4], wants[5] or wants[6]
         )
         return (*_in_place(gradients, wants, ctx.has_bias), *([None] * 7))
 
@@ -207,7 +208,7 @@ def _(dy, dh_n, dc_n, y, a, extra, x, offsets, before, h0, c0, w_ih, w_hh, p, se
     return [
         x.new_empty(x.shape if wants_x else 0),
         x.new_empty((batch, hidden) if wants_h0 else 0),
-        x.new_empty(batch if kind == "lstm" else 0, hidden),
+        x.new_empty((batch, hidden) if wants_h0 and kind == "lstm" else 0),
         x.new_empty(w_ih.shape if wants_weights else 0),
         x.new_empty(w_hh.shape if wants_weights else 0),
         x.new_empty(wide),
@@ -229,7 +230,7 @@ def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _differentiate(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, da: Any, dextra: Any) -> tuple:
     wants = ctx.needs_input_grad
     gradients = _layer_backward(
-        dy, dh_n, dc_n, *ctx.saved_tensors, *ctx.settings, wants[0], wants[3], wants[5] or wants[6]
+        dy, dh_n, dc_n, *ctx.saved_tensors, *ctx.settings, wants[0], wants[3] or wants[4], wants[5] or wants[6]
     )
     return (*_in_place(gradients, wants, ctx.has_bias), *([None] * 10))
 

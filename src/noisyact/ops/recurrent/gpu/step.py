@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -162,17 +163,9 @@ def _backward_kernel(
         tl.store(sums, tl.sum(dh * top0, axis=0), mask=in_units)
 
 
-_forward, _backward = Launcher(_forward_kernel), Launcher(_backward_kernel)
-
-
-def _forward_constants(*settings: Any) -> dict[str, Any]:
-    *shared, _, has_p = settings
-    return functions(*shared) | {"HAS_P": has_p, "BB": _ROWS, "BU": _UNITS}
-
-
-def _backward_constants(*settings: Any) -> dict[str, Any]:
-    *shared, _, has_p, has_dc = settings
-    return functions(*shared) | {"HAS_P": has_p, "HAS_DC": has_dc, "BB": _ROWS, "BU": _UNITS}
+@functools.lru_cache(maxsize=256)
+def _launcher(kernel: Any, functions_: tuple, dtypes: tuple, flags: tuple[tuple[str, bool], ...]) -> Launcher:
+    return Launcher(kernel, functions(*functions_) | dict(flags) | {"BB": _ROWS, "BU": _UNITS})
 
 
 def cell_forward(
@@ -185,11 +178,9 @@ def cell_forward(
     extra = a.new_empty(batch, hidden) if GATES[kind] > 1 else a.new_zeros(batch, hidden)
     kept = torch.empty_like(a) if kind == "gru" else a
     if new.numel():
-        _forward(
+        _launcher(_forward_kernel, *_settings(kind, a, p, seed, noise), (("HAS_P", p is not None),))(
             _grid(batch, hidden),
             (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, kept, extra, new), (batch, hidden),
-            (kind, noise.state, noise.gate, noise.hard, seed is not None, _dtypes(a, p, noise), p is not None),
-            _forward_constants,
         )  # fmt: skip
     return new, extra, kept
 
@@ -205,19 +196,18 @@ def cell_backward(
     grid = _grid(batch, hidden)
     dp = torch.empty(grid[0], NONLINEARITIES[kind] * hidden, device=dh.device)
     if dgates.numel():
-        _backward(
-            grid,
-            (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, dgates, carry, dp),
+        flags = (("HAS_P", p is not None), ("HAS_DC", dc is not None))
+        _launcher(_backward_kernel, *_settings(kind, dh, p, seed, noise), flags)(
+            grid, (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, dgates, carry, dp),
             (batch, hidden),
-            (kind, noise.state, noise.gate, noise.hard, seed is not None, _dtypes(dh, p, noise), p is not None,
-             dc is not None),
-            _backward_constants,
         )  # fmt: skip
     return dgates, dp.sum(0), carry
 
 
-def _dtypes(like: Tensor, p: Tensor | None, noise: CellNoise) -> tuple:
-    return like.dtype, None if p is None else p.dtype, noise.state_scale.dtype, noise.gate_scale.dtype
+def _settings(kind: str, like: Tensor, p: Tensor | None, seed: Tensor | None, noise: CellNoise) -> tuple[tuple, tuple]:
+    """The functions of the cell, and the dtypes of the tensors."""
+    dtypes = (like.dtype, None if p is None else p.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+    return (kind, noise.state, noise.gate, noise.hard, seed is not None), dtypes
 
 
 def _grid(batch: int, hidden: int) -> tuple[int, int]:
