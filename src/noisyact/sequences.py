@@ -34,7 +34,8 @@ def run_layer(
     path = backends.choose(backend, x.device, x.dtype, noise.hard, w_hr is not None, xi is not None)
     if path == "triton" and x.shape[0] > 0:
         given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
-        y, h_n, c_n = gpu.layer(kind, sizes, *_in_dtype(_dtype_on_gpu(x), given), seed, noise, reverse)
+        given = _in_dtype(_dtype_on_gpu(x), given)
+        y, h_n, c_n = gpu.layer(kind, sizes, *given, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
         return y, h_n, c_n if kind == "lstm" else None
     count, hidden = NONLINEARITIES[kind], w_ih.shape[0] // reference.GATES[kind]
     if h is None:

@@ -120,17 +120,29 @@ def _time(
 
         return run
 
-    eager = _median_ms([both(noisy), both(plain)], repeats)
-    graph = _median_ms([_graph(both(noisy)), _graph(both(plain))], repeats)
+    both_ms = _median_ms([both(noisy), both(plain)], repeats)
+    graph_ms = _median_ms([_graph(both(noisy)), _graph(both(plain))], repeats)
     memory = [_peak_mib(both(layer)) for layer in (noisy, plain)]
     noisy.eval()
     plain.eval()
-    expectation = _median_ms([inference(noisy), inference(plain)], repeats)
+    inference_ms = _median_ms([inference(noisy), inference(plain)], repeats)
     return Row(
-        name, shape, str(dtype).removeprefix("torch."),
-        *eager, eager[0] / eager[1], *graph, graph[0] / graph[1], *expectation, expectation[0] / expectation[1],
-        *memory, memory[0] / memory[1],
-    )  # fmt: skip
+        layer=name,
+        shape=shape,
+        dtype=str(dtype).removeprefix("torch."),
+        both_ms=both_ms[0],
+        torch_both_ms=both_ms[1],
+        both_ratio=both_ms[0] / both_ms[1],
+        graph_ms=graph_ms[0],
+        torch_graph_ms=graph_ms[1],
+        graph_ratio=graph_ms[0] / graph_ms[1],
+        inference_ms=inference_ms[0],
+        torch_inference_ms=inference_ms[1],
+        inference_ratio=inference_ms[0] / inference_ms[1],
+        memory_mib=memory[0],
+        torch_memory_mib=memory[1],
+        memory_ratio=memory[0] / memory[1],
+    )
 
 
 def _median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 10) -> list[float]:

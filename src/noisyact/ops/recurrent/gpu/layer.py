@@ -186,5 +186,5 @@ def layer_backward(
         launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
-    d_first = [None if d is None else d.to(y.dtype) for d in (dh0, dc0)]
-    return dgates, *d_first, torch.cat([dp, db_ih, db[: gates * hidden]])
+    dh0, dc0 = (None if d is None else d.to(y.dtype) for d in (dh0, dc0))
+    return dgates, dh0, dc0, torch.cat([dp, db_ih, db[: gates * hidden]])

@@ -123,7 +123,7 @@ class _EagerLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """What the operation computes, and all that its backward keeps."""
-        y, h_n, c_n, a, extra = _forward(*inputs, True)
+        y, h_n, c_n, a, extra = _forward(*inputs, True)  # pyright: ignore[reportCallIssue]
         x, offsets, before, h0, c0, w_ih, w_hh, b_ih, _, p, seed, _, _, *settings = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(y, a, extra, x, offsets, before, h0, c0, w_ih, w_hh, p, seed)
@@ -136,9 +136,8 @@ class _EagerLayer(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
         wants = ctx.needs_input_grad
-        gradients = _backward(
-            *grad_outputs, *ctx.saved_tensors, *ctx.settings, wants[0], wants[3] or wants[4], wants[5] or wants[6]
-        )
+        asked = (wants[0], wants[3] or wants[4], wants[5] or wants[6])
+        gradients = _backward(*grad_outputs, *ctx.saved_tensors, *ctx.settings, *asked)  # pyright: ignore[reportCallIssue]
         return (*_in_place(gradients, wants, ctx.has_bias), *([None] * 7))
 
 
