@@ -7,6 +7,7 @@ other need a GPU.
 import pytest
 import torch
 
+import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import cell_op, reference
 from noisyact.ops.recurrent.gpu import op as gpu
@@ -90,3 +91,31 @@ def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
     right_gradients = case.gradients(right, wide)
     for name, gradient in case.gradients(outputs, leaves).items():
         close(gradient, right_gradients[name], name)
+
+
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_the_operators_keep_torchs_rules(kind, state):
+    text = str(na.NAH())
+    for packed in (False, True):
+        case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2)
+        offsets, before = gpu._packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
+        scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
+        tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
+        torch.library.opcheck(gpu._layer, (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True))
+
+
+def test_compiled_with_gradients():
+    case = Case("lstm", 3, 2, 4, state=False)
+    arguments = (case.x, None, None, None, None, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p, case.seed)
+    scales, text = (case.cell_noise.state_scale, case.cell_noise.gate_scale), str(na.NAH())
+
+    def run():
+        y, h_n, c_n, _, _ = gpu._layer(*arguments, *scales, "lstm", text, text, True, 3, 2, False, True)
+        return y.sin(), h_n, c_n
+
+    leaves = case.leaves()
+    plain, compiled = run(), torch.compile(run, backend="aot_eager", fullgraph=True)()
+    gradients = [case.gradients(list(outputs), leaves) for outputs in (plain, compiled)]
+    for name in leaves:
+        torch.testing.assert_close(gradients[1][name], gradients[0][name])

@@ -197,7 +197,8 @@ def _layer_backward(
         dy, dh_n, dc_n, y, a, extra, x, offsets, before, h0, c0, w_ih, w_hh, p, seed, kind, noise, steps, batch,
         reverse, wants_x, wants_h0, wants_weights,
     )  # fmt: skip
-    return [t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for t in gradients]  # none a part of another
+    # Each a tensor of its own: torch wants none to be another, or a part of one.
+    return [t if t.numel() and t.untyped_storage().nbytes() == t.nbytes else t.clone() for t in gradients]
 
 
 @_layer_backward.register_fake
