@@ -37,6 +37,12 @@ def run_layer(
         given = _in_dtype(_dtype_on_gpu(x), given)
         y, h_n, c_n = gpu.layer(kind, sizes, *given, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
         return y, h_n, c_n if kind == "lstm" else None
+    if path == "cpu":
+        given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
+        wide_x, *others = _in_dtype(working_dtype(x.dtype), given)
+        results = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)
+        y, h_n, c_n = _in_dtype(x.dtype, results)
+        return y, h_n, c_n if kind == "lstm" else None
     count, hidden = NONLINEARITIES[kind], w_ih.shape[0] // reference.GATES[kind]
     if h is None:
         h = x.new_zeros(sizes[0], w_hh.shape[1])
@@ -45,20 +51,14 @@ def run_layer(
     wide = {name: None if w is None else w.to(dtype) for name, w in weights.items()}
     wide_x, wide_h, wide_c = x.to(dtype), h.to(dtype), None if c is None else c.to(dtype)
     wide_p = None if p is None else p.to(dtype)
-    if path == "cpu":
-        y, h_n, c_n = op.layer(
-            kind, wide_x, torch.tensor(sizes, dtype=torch.int64), wide_h, wide_c, w_ih.to(dtype), w_hh.to(dtype),
-            wide["b_ih"], wide["b_hh"], wide_p, seed, noise, reverse,
-        )  # fmt: skip
-    else:
-        if xi is None and seed is not None:
-            steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
-            rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
-            xi = recurrent_normal(seed, steps, rows, count, hidden)
-        y, h_n, c_n = reference.layer(
-            kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
-            None if xi is None else xi.to(dtype), noise, reverse,
-        )  # fmt: skip
+    if xi is None and seed is not None:
+        steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
+        rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
+        xi = recurrent_normal(seed, steps, rows, count, hidden)
+    y, h_n, c_n = reference.layer(
+        kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
+        None if xi is None else xi.to(dtype), noise, reverse,
+    )  # fmt: skip
     return y.to(x.dtype), h_n.to(x.dtype), c_n.to(x.dtype) if kind == "lstm" and c_n is not None else None
 
 

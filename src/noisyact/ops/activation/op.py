@@ -17,6 +17,8 @@ from noisyact.schemes import Scheme, scheme
 
 __all__ = ["has_kernel", "noisy_activation"]
 
+_BATCHED = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
+
 
 def noisy_activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
@@ -147,10 +149,10 @@ class _EagerActivation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """As the registered one, which has a gradient in its turn and so computes where one is asked for."""
+        """As the registered one, which has a gradient in its turn, and takes several at once, where that is asked."""
         (g,) = grad_outputs
         x, p, scale, seed = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or torch._C._dispatch_keys(g).has(_BATCHED):
             gx, gp = _activation_backward(g, x, p, scale, seed, *_encode(ctx.scheme, ctx.pair))
         else:
             gx, gp = _path(x).backward(g, x, p, scale, seed, ctx.scheme, ctx.pair)

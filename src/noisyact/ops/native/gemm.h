@@ -1,7 +1,7 @@
 /* Products of a few rows with packed weights, all results in registers.
  *
- * out[r][v] = sum over k of left[r][k * step] * packed[k][v] for up to ROWS rows and up to 4 vectors v. The weights of such a
- * column block are packed as [k][columns][LANES], so that the inner loop reads them in order. Rows are pointers: they
+ * out[r][v] += sum over k of left[r][k * step] * packed[k][v] for up to ROWS rows and up to 4 vectors v. The weights of such
+ * a column block are packed as [k][columns][LANES], so that the inner loop reads them in order. Rows are pointers: they
  * need not be neighbours. If all are NULL, they are zeros.
  */
 #ifndef NOISYACT_GEMM_H
@@ -24,7 +24,7 @@ INLINE void multiply_fixed(const int rows, const int columns, const float *const
                            const float *packed, int64_t depth, floats out[ROWS][COLUMNS]) {
     floats sum[ROWS][COLUMNS];
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < columns; v++) sum[r][v] = every(0.0f);
+        for (int v = 0; v < columns; v++) sum[r][v] = out[r][v];
     for (int64_t k = 0; k < depth; k++) {
         floats w[COLUMNS];
         for (int v = 0; v < columns; v++) {
@@ -60,11 +60,7 @@ static void multiply_rows(int rows, int columns, const float *const *left, int64
                           int64_t depth, floats out[ROWS][COLUMNS]) {
     int nothing = 1;
     for (int r = 0; r < rows; r++) nothing &= left[r] == NULL;
-    if (nothing) {
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < columns; v++) out[r][v] = every(0.0f);
-        return;
-    }
+    if (nothing) return;
     switch (columns) {
     case 1: multiply_columns(rows, 1, left, step, packed, depth, out); break;
     case 2: multiply_columns(rows, 2, left, step, packed, depth, out); break;

@@ -61,16 +61,20 @@ static void multiply_group(const product *p, int64_t begin, int64_t end, int fir
             int rows = end - r0 < ROWS ? (int)(end - r0) : ROWS;
             const float *left[ROWS];
             floats sums[ROWS][COLUMNS];
-            for (int r = 0; r < rows; r++) left[r] = p->left + (r0 + r) * p->left_row + k0 * p->left_k;
+            for (int r = 0; r < rows; r++) {
+                left[r] = p->left + (r0 + r) * p->left_row + k0 * p->left_k;
+                for (int v = 0; v < vectors; v++) {
+                    int64_t column = first + v * LANES;
+                    const float *start = k0 > 0 ? p->out + (r0 + r) * p->columns : p->bias;
+                    sums[r][v] = start ? load_columns(start + column, p->columns - column) : every(0.0f);
+                }
+            }
             if (p->left_k == 1) multiply_rows(rows, vectors, left, 1, packed, depth, sums);
             else multiply_rows(rows, vectors, left, p->left_k, packed, depth, sums);
             for (int r = 0; r < rows; r++)
                 for (int v = 0; v < vectors; v++) {
                     int64_t column = first + v * LANES, present = p->columns - column;
-                    float *out = p->out + (r0 + r) * p->columns + column;
-                    if (k0 > 0) sums[r][v] += load_columns(out, present);
-                    else if (p->bias) sums[r][v] += load_columns(p->bias + column, present);
-                    store_columns(out, present, sums[r][v]);
+                    store_columns(p->out + (r0 + r) * p->columns + column, present, sums[r][v]);
                 }
         }
     }

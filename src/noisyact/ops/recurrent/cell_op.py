@@ -72,7 +72,7 @@ def _backward(
 
 
 def _call(a: Tensor, p: Tensor | None, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
-    return Call(kind, noise, seed, p, None, a.shape[1] // GATES[kind], torch.tensor([a.shape[0]]))
+    return Call(kind, noise, seed, p, None, a.shape[1] // GATES[kind], [a.shape[0]])
 
 
 class _EagerCell(torch.autograd.Function):

@@ -91,13 +91,10 @@ INLINE floats draw_out(const cell *c, place at, floats state) {
     return xi[0];
 }
 
-INLINE void lstm_forward(const cell *c, place at, const floats *product, const floats *from_input, float *gates,
-                         const float *before_c, float *now_c, float *h) {
-    floats xi[4] = {{0}}, a[4];
-    for (int n = 0; n < 4; n++) {
-        a[n] = product[n] + from_input[n];
-        if (gates) store_units(c, gates + n * c->hidden, at.unit, a[n]);
-    }
+INLINE void lstm_forward(const cell *c, place at, const floats *a, float *gates, const float *before_c, float *now_c,
+                         float *h) {
+    floats xi[4] = {{0}};
+    for (int n = 0; n < 4 && gates; n++) store_units(c, gates + n * c->hidden, at.unit, a[n]);
     draw_gates(c, at, a, xi);
     floats i = noisy(c, &c->gate, 0, at.unit, a[0], xi[0]), f = noisy(c, &c->gate, 1, at.unit, a[1], xi[1]);
     floats g = noisy(c, &c->state, 2, at.unit, a[2], xi[2]), o = noisy(c, &c->gate, 3, at.unit, a[3], xi[3]);
@@ -125,11 +122,11 @@ INLINE void lstm_backward(const cell *c, place at, floats dh, const float *gates
 }
 
 /* r, z and the candidate n; `recurrent` keeps W_hn h + b_hn for backward. */
-INLINE void gru_forward(const cell *c, place at, const floats *product, const floats *from_input, float *gates,
+INLINE void gru_forward(const cell *c, place at, const floats *from_input, const floats *product, float *gates,
                         const float *before_h, float *recurrent, float *h) {
     floats xi[4] = {{0}}, q = product[2];
     if (c->bias) q += load_units(c, c->bias, at.unit);
-    floats a_r = product[0] + from_input[0], a_z = product[1] + from_input[1];
+    floats a_r = from_input[0] + product[0], a_z = from_input[1] + product[1];
     draw(c, at, 0, wants(&c->gate, a_r) || wants(&c->gate, a_z), 0, xi);
     floats r = noisy(c, &c->gate, 0, at.unit, a_r, xi[0]), z = noisy(c, &c->gate, 1, at.unit, a_z, xi[1]);
     floats a_n = from_input[2] + r * q;
@@ -164,37 +161,36 @@ INLINE void gru_backward(const cell *c, place at, floats dh, const float *gates,
 }
 
 /* `count` vectors of units: one for an LSTM or a GRU, whose gates fill the columns of the products; several for an RNN.
- * product and from_input: the recurrent part and the input's part of the pre-activations. gates: the row that keeps them
- * for backward, or NULL. */
-INLINE void cell_forward(const cell *c, place at, int count, const floats *product, const floats *from_input,
-                         float *gates, const float *before_h, const float *before_c, float *extra, float *h) {
+ * a: the pre-activations; of a GRU the input's part, and product is the recurrent part. gates: the row that keeps them for
+ * backward, or NULL. */
+INLINE void cell_forward(const cell *c, place at, int count, const floats *a, const floats *product, float *gates,
+                         const float *before_h, const float *before_c, float *extra, float *h) {
     if (c->kind == LSTM) {
-        lstm_forward(c, at, product, from_input, gates, before_c, extra, h);
+        lstm_forward(c, at, a, gates, before_c, extra, h);
     } else if (c->kind == GRU) {
-        gru_forward(c, at, product, from_input, gates, before_h, extra, h);
+        gru_forward(c, at, a, product, gates, before_h, extra, h);
     } else {
         for (int v = 0; v < count; v++, at.unit += LANES) {
-            floats xi[4] = {{0}}, a = product[v] + from_input[v];
-            draw(c, at, 0, wants(&c->state, a), 0, xi);
-            if (gates) store_units(c, gates, at.unit, a);
-            store_units(c, h, at.unit, noisy(c, &c->state, 0, at.unit, a, xi[0]));
+            floats xi[4] = {{0}};
+            draw(c, at, 0, wants(&c->state, a[v]), 0, xi);
+            if (gates) store_units(c, gates, at.unit, a[v]);
+            store_units(c, h, at.unit, noisy(c, &c->state, 0, at.unit, a[v], xi[0]));
         }
     }
 }
 
-INLINE void cell_backward(const cell *c, place at, int count, const floats *product, const float *gates,
-                          const float *before_h, const float *before_c, const float *extra, const float *dh,
-                          float *carry, float *dgates, float *partial) {
+INLINE void cell_backward(const cell *c, place at, int count, const floats *dh, const float *gates,
+                          const float *before_h, const float *before_c, const float *extra, float *carry,
+                          float *dgates, float *partial) {
     for (int v = 0; v < count; v++, at.unit += LANES) {
-        floats gradient = product[v] + load_units(c, dh, at.unit);
         if (c->kind == LSTM) {
-            lstm_backward(c, at, gradient, gates, before_c, extra, carry, dgates, partial);
+            lstm_backward(c, at, dh[v], gates, before_c, extra, carry, dgates, partial);
         } else if (c->kind == GRU) {
-            gru_backward(c, at, gradient, gates, before_h, extra, carry, dgates, partial);
+            gru_backward(c, at, dh[v], gates, before_h, extra, carry, dgates, partial);
         } else {
             floats xi[4] = {{0}}, a = load_units(c, gates, at.unit);
             draw(c, at, 0, wants(&c->state, a), 0, xi);
-            store_units(c, dgates, at.unit, noisy_back(c, &c->state, 0, at.unit, a, xi[0], gradient, partial));
+            store_units(c, dgates, at.unit, noisy_back(c, &c->state, 0, at.unit, a, xi[0], dh[v], partial));
         }
     }
 }

@@ -19,6 +19,10 @@ static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1
 /* An LSTM's or GRU's gates of one vector of units fill the columns; an RNN takes several vectors of units. */
 static int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
 
+static int64_t packed_size(const layer *l, int64_t depth) {
+    return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
+}
+
 /* One vector of units: their rows of a weight, [units][depth], turned into columns `stride` apart. */
 static void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
     for (int64_t k = 0; k < depth; k += LANES) {
@@ -60,6 +64,25 @@ static int64_t group_place(const layer *l, int64_t depth, int group) {
     int first, count;
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     return (int64_t)first * LANES * l->cell.gates * depth;
+}
+
+/* W_hh packed for the backward product, whose depth runs over all gates. */
+static void pack_backward(const layer *l, const float *weight, float *packed, int threads) {
+    const int64_t hidden = l->cell.hidden, depth = hidden * l->cell.gates;
+    const int groups = backward_groups(l), vectors = vectors_of(l);
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int g = 0; g < groups; g++) {
+        int first, count;
+        group_vectors(vectors, groups, g, &first, &count);
+        float *to = packed + (int64_t)first * LANES * depth;
+        int64_t begin = (int64_t)first * LANES, end = begin + (int64_t)count * LANES;
+        int64_t present = (end < hidden ? end : hidden) - begin;
+        for (int64_t k = 0; k < depth; k++, to += end - begin) {
+            memcpy(to, weight + k * hidden + begin, (size_t)present * sizeof(float));
+            memset(to + present, 0, (size_t)(end - begin - present) * sizeof(float));
+        }
+    }
 }
 
 #endif

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from noisyact.ops import native
-from noisyact.ops.native.unit import Unit, address
+from noisyact.ops.native.unit import Unit
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.pairs import HardPair
 
-__all__ = ["Call", "cell_backward", "cell_forward", "layer_backward", "layer_forward", "pack"]
+__all__ = ["Call", "cell_backward", "cell_forward", "contiguous", "layer_backward", "layer_forward"]
 
 _KINDS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 2}
 
@@ -36,7 +39,7 @@ class _Cell(ctypes.Structure):
 
 
 class _Layer(ctypes.Structure):
-    """`layer` in native.c."""
+    """`layer` in layer.h."""
 
     _fields_ = (
         ("cell", _Cell),
@@ -49,6 +52,13 @@ class _Layer(ctypes.Structure):
     )
 
 
+@functools.lru_cache(maxsize=64)
+def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
+    """How many rows there are, and the rows and the first row of each step as C arrays."""
+    array = ctypes.c_int64 * len(sizes)
+    return sum(sizes), array(*sizes), array(*itertools.accumulate(sizes[:-1], initial=0))
+
+
 @dataclasses.dataclass
 class Call:
     """What a call needs beside its tensors. The structure holds addresses: keep this object while C uses it."""
@@ -59,8 +69,8 @@ class Call:
     p: Tensor | None
     bias: Tensor | None
     hidden: int
-    sizes: Tensor
-    """Rows at each step, int64."""
+    sizes: Sequence[int]
+    """Rows at each step."""
     reverse: bool = False
     keep: bool = True
     """Whether backward will come."""
@@ -71,29 +81,27 @@ class Call:
         assert isinstance(gate_pair, HardPair)
         self.gates, self.nonlinearities = GATES[self.kind], NONLINEARITIES[self.kind]
         self.filled_p = torch.ones(self.nonlinearities * self.hidden) if self.p is None else contiguous(self.p)
-        sizes = self.sizes.tolist()
-        self.batch, self.rows = sizes[0], sum(sizes)
-        steps = ctypes.c_int64 * len(sizes)
-        self._sizes, self._offsets = steps(*sizes), steps(*itertools.accumulate(sizes[:-1], initial=0))
+        self.batch = self.sizes[0]
+        self.rows, self._sizes, self._offsets = _steps(tuple(self.sizes))
         drawn = self.seed is not None
         self.structure = _Layer(
-            cell=_Cell(
-                kind=_KINDS[self.kind],
-                gates=self.gates,
-                nonlinearities=self.nonlinearities,
-                gate=Unit.of(self.noise.gate, gate_pair, float(self.noise.gate_scale), drawn),
-                state=Unit.of(self.noise.state, state_pair, float(self.noise.state_scale), drawn),
-                seed=0 if self.seed is None else int(self.seed),
-                hidden=self.hidden,
-                p=self.filled_p.data_ptr(),
-                bias=None if self.bias is None else self.bias.data_ptr(),
+            _Cell(
+                _KINDS[self.kind],
+                self.gates,
+                self.nonlinearities,
+                Unit.of(self.noise.gate, gate_pair, float(self.noise.gate_scale), drawn),
+                Unit.of(self.noise.state, state_pair, float(self.noise.state_scale), drawn),
+                0 if self.seed is None else int(self.seed),
+                self.hidden,
+                self.filled_p.data_ptr(),
+                None if self.bias is None else self.bias.data_ptr(),
             ),
-            reverse=self.reverse,
-            steps=len(sizes),
-            batch=self.batch,
-            sizes=ctypes.addressof(self._sizes),
-            offsets=ctypes.addressof(self._offsets),
-            keep=self.keep,
+            self.reverse,
+            len(self.sizes),
+            self.batch,
+            ctypes.addressof(self._sizes),
+            ctypes.addressof(self._offsets),
+            self.keep,
         )
 
     @property
@@ -101,86 +109,76 @@ class Call:
         """Columns of dgates: the GRU has one more, its candidate's input side."""
         return (4 if self.kind == "gru" else self.gates) * self.hidden
 
-    def zeros(self) -> Tensor:
-        """A row of zeros as long as any that is read."""
-        return torch.zeros(self.width)
-
 
 def contiguous(tensor: Tensor) -> Tensor:
     """The tensor as C takes it."""
-    return tensor.detach().to(torch.float32).contiguous()
+    return tensor.to(torch.float32).contiguous()
+
+
+@functools.cache
+def _function(name: str, arguments: int) -> Any:
+    """A function of the library that takes the layer, addresses (64-bit numbers pass as such), and the threads."""
+    function = getattr(native.library(), name)
+    function.argtypes = [ctypes.c_void_p] * (1 + arguments) + [ctypes.c_int]
+    function.restype = None
+    return function
 
 
 def _run(name: str, call: Call, *arguments: Tensor | int | None) -> None:
-    library = native.library()
+    passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+    _function(name, len(passed))(ctypes.addressof(call.structure), *passed, torch.get_num_threads())
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
+    """Whether the input is projected step by step, and the floats that W_hh and W_ih take when packed."""
+    library, layer = native.library(), _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden))
     assert library is not None
-    passed = [ctypes.c_int64(a) if isinstance(a, int) else address(a) for a in arguments]
-    getattr(library, name)(ctypes.byref(call.structure), *passed, torch.get_num_threads())
-
-
-def _room(call: Call, depth: int) -> Tensor:
-    library = native.library()
-    assert library is not None
-    size = library.noisyact_recurrent_packed_size
-    size.restype = ctypes.c_int64
-    return torch.empty(size(ctypes.byref(call.structure), ctypes.c_int64(depth)))
-
-
-def pack(call: Call, w_ih: Tensor, w_hh: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights as the forward kernel takes them: in the order in which it reads them, or W_ih in its own.
-
-    A large W_ih is used once, for all steps at a time; the kernel then packs it by parts that stay in the cache.
-    """
-    w_ih, w_hh = contiguous(w_ih), contiguous(w_hh)
-    return (_packed(call, w_ih) if _together(call, w_ih.shape[1]) else w_ih), _packed(call, w_hh)
-
-
-def _packed(call: Call, weight: Tensor) -> Tensor:
-    packed = _room(call, weight.shape[1])
-    _run("noisyact_recurrent_pack_forward", call, weight, weight.shape[1], packed)
-    return packed
-
-
-def _together(call: Call, size: int) -> bool:
-    library = native.library()
-    assert library is not None
-    return bool(library.noisyact_recurrent_together(ctypes.byref(call.structure), ctypes.c_int64(size)))
+    library.noisyact_recurrent_packed_size.restype = ctypes.c_int64
+    room = [library.noisyact_recurrent_packed_size(ctypes.byref(layer), ctypes.c_int64(n)) for n in (hidden, size)]
+    together = bool(library.noisyact_recurrent_together(ctypes.byref(layer), ctypes.c_int64(size)))
+    return together, room[0], room[1]
 
 
 def layer_forward(
-    call: Call, x: Tensor, packed: tuple[Tensor, Tensor], bias: Tensor | None, h0: Tensor | None, c0: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the layer over x, [rows, input].
+    call: Call, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, h0: Tensor | None,
+    c0: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run the layer over x, [rows, input]; every tensor contiguous. First states of None are zeros.
 
     Returns: every h, [rows, H]; and for backward the pre-activations, [rows, gates * H], and the LSTM's every c or the
     GRU's recurrent parts, [rows, H]. Without backward only the last c, [batch, H], is kept.
     """
+    size = x.shape[1]
+    together, room_hh, room_ih = _plan(call.kind, call.hidden, size)
     h = torch.empty(call.rows, call.hidden)
-    w_ih, w_hh = packed
     if call.keep:
         extra = torch.empty(call.rows if call.gates > 1 else 0, call.hidden)
     else:
         extra = torch.zeros(call.batch, call.hidden) if c0 is None else c0.clone()
-    gates = torch.empty(call.rows if call.keep or not _together(call, x.shape[1]) else 0, call.gates * call.hidden)
-    _run("noisyact_recurrent_forward", call, x, x.shape[1], w_ih, bias, w_hh, call.zeros(), gates, extra, h, h0, c0)
+    gates = torch.empty(call.rows if call.keep or not together else 0, call.gates * call.hidden)
+    packed = torch.empty(room_hh + room_ih if together else room_hh)
+    _run("noisyact_recurrent_forward", call, x, size, w_ih, w_hh, b_ih, b_hh, packed, gates, extra, h, h0, c0)
     return h, gates, extra
 
 
 def layer_backward(
     call: Call, gates: Tensor, extra: Tensor, h: Tensor, w_hh: Tensor, h0: Tensor | None, c0: Tensor | None,
     dh: Tensor, carry: Tensor, wants_h0: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Gradients of the pre-activations, of p and of h0 (its part through the weights); `carry` changes too."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """Gradients: of the pre-activations, their sum over all rows, of p, of h0 through the weights. `carry` changes."""
+    library = native.library()
+    assert library is not None
     dgates = torch.empty(call.rows, call.width)
     dh0 = torch.empty(call.batch, call.hidden) if wants_h0 else None
-    partial = torch.zeros(max(1, -(-call.batch // 2)), call.nonlinearities * call.hidden)
-    packed = _room(call, call.hidden)
-    _run("noisyact_recurrent_pack_backward", call, w_hh, packed)
+    tiles = library.noisyact_recurrent_tiles(ctypes.byref(call.structure))
+    partial = torch.zeros(tiles, call.nonlinearities * call.hidden + call.width)
+    packed = torch.empty(_plan(call.kind, call.hidden, 0)[1])
     _run(
-        "noisyact_recurrent_backward", call, packed, call.zeros(), gates, extra, h, h0, c0, dh, carry, dgates, partial,
-        dh0,
+        "noisyact_recurrent_backward", call, w_hh, packed, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0
     )  # fmt: skip
-    return dgates, partial.sum(0), dh0
+    dp, db = partial.sum(0).split([call.nonlinearities * call.hidden, call.width])
+    return dgates, db, dp, dh0
 
 
 def cell_forward(

@@ -7,6 +7,8 @@ products (the input's part, the gradients of weights and of the input) are torch
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,75 +40,66 @@ def _text(noise: CellNoise) -> tuple[str, str, Tensor, Tensor]:
 
 
 def layer(
-    kind: str, x: Tensor, sizes: Tensor, h: Tensor, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """One layer in one direction, as :func:`reference.layer` with xi from the seed.
 
     Args:
-        sizes: rows at each step, int64 on the CPU.
+        sizes: rows at each step.
+        h: the first h; None for zeros, as for c.
 
     Returns: every h, the last h, and the last c (of no rows except for the LSTM).
     """
+    hidden = w_hh.shape[1]
     if torch.compiler.is_compiling():
-        h_all, h_n, c_n, _, _ = _layer(x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
-    elif torch.is_grad_enabled():  # the same, called without the dispatcher, which takes its time
-        arguments = (x, sizes, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)
-        h_all, h_n, c_n = _EagerLayer.apply(*arguments)  # pyright: ignore[reportAssignmentType]
-    else:
-        call = _call(kind, w_hh.shape[1], sizes, b_hh, p, seed, noise, reverse, keep=False)
-        h_all, h_n, c_n, _, _ = _forward(call, x, native.pack(call, w_ih, w_hh), h, c, b_ih, b_hh)
-    return h_all, h_n, c_n
+        if h is None:
+            h = x.new_zeros(sizes[0], hidden)
+            c = h if kind == "lstm" else None
+        rows = torch.tensor(sizes, dtype=torch.int64)
+        return _layer(x, rows, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)[:3]
+    call = _call(kind, hidden, sizes, b_hh, p, seed, noise, reverse, keep=torch.is_grad_enabled())
+    tensors = (x, h, c, w_ih, w_hh, b_ih, b_hh)
+    if call.keep:  # the same, called without the dispatcher, which takes its time
+        return _EagerLayer.apply(call, *tensors, p)  # pyright: ignore[reportReturnType]
+    return _forward(call, *tensors)[:3]
 
 
 def _call(
-    kind: str, hidden: int, sizes: Tensor, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise,
+    kind: str, hidden: int, sizes: Sequence[int], b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise,
     reverse: bool, keep: bool = True,
 ) -> Call:  # fmt: skip
     candidate_bias = contiguous(b_hh[2 * hidden :]) if kind == "gru" and b_hh is not None else None
     return Call(kind, noise, seed, p, candidate_bias, hidden, sizes, reverse, keep)
 
 
-def _unless_zero(state: Tensor | None) -> Tensor | None:
-    """A first state for the kernel, which skips the product with one that is zero."""
-    return contiguous(state) if state is not None and bool(state.any()) else None
-
-
-def _bias(kind: str, b_ih: Tensor | None, b_hh: Tensor | None) -> Tensor | None:
-    """Both biases where they are simply added; the GRU's candidate keeps its b_hh inside the reset product."""
-    if b_ih is None or b_hh is None:
-        return None
-    if kind == "gru":
-        b_hh = torch.cat([b_hh[: 2 * len(b_hh) // 3], torch.zeros_like(b_hh[2 * len(b_hh) // 3 :])])
-    return b_ih + b_hh
-
-
-def _last_rows(sizes: Tensor, reverse: bool) -> Tensor | slice:
+def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
     """Which rows hold each sequence's last h: in reverse those of step 0, else those of its own last step."""
-    batch, steps = int(sizes[0]), len(sizes)
+    batch, steps = sizes[0], len(sizes)
     if reverse:
         return slice(0, batch)
-    if int(sizes[-1]) == batch:
+    if sizes[-1] == batch:
         return slice((steps - 1) * batch, steps * batch)
-    offsets = sizes.cumsum(0) - sizes
-    lengths = (sizes[:, None] > torch.arange(batch)).sum(0)
+    rows = torch.tensor(sizes)
+    offsets = rows.cumsum(0) - rows
+    lengths = (rows[:, None] > torch.arange(batch)).sum(0)
     return offsets[lengths - 1] + torch.arange(batch)
 
 
-def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: Tensor, reverse: bool) -> Tensor:
+def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: Sequence[int], reverse: bool) -> Tensor:
     """The gradient of W_hh: every row's dgates with the h before it."""
-    batch, rows = int(sizes[0]), len(h)
-    if int(sizes[-1]) == batch:  # rectangular: two slices, one step apart
+    batch, rows = sizes[0], len(h)
+    if sizes[-1] == batch:  # rectangular: two slices, one step apart
         after, before, entry = slice(batch, None), slice(0, rows - batch), slice(0, batch)
         if reverse:
             after, before, entry = before, after, slice(rows - batch, None)
         gradient = product(dgates[after].t(), h[before])
         return gradient if first is None else gradient.add_(product(dgates[entry].t(), first))
     first = h.new_zeros(batch, h.shape[1]) if first is None else first
-    offsets, parts = (sizes.cumsum(0) - sizes).tolist(), []
-    for t, size in enumerate(sizes.tolist()):
+    offsets, parts = list(itertools.accumulate(sizes[:-1], initial=0)), []
+    for t, size in enumerate(sizes):
         other = t + 1 if reverse else t - 1
-        known = min(size, int(sizes[other])) if 0 <= other < len(sizes) else 0
+        known = min(size, sizes[other]) if 0 <= other < len(sizes) else 0
         if known:
             parts.append(h[offsets[other] : offsets[other] + known])
         parts.append(first[known:size])
@@ -119,17 +112,15 @@ def _layer(
     b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor,
     gate_scale: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    call = _call(kind, w_hh.shape[1], sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
-    packed = native.pack(call, w_ih, w_hh)
-    return _forward(call, x, packed, h0, c0, b_ih, b_hh)
+    noise = _noise(state, gate, state_scale, gate_scale)
+    call = _call(kind, w_hh.shape[1], sizes.tolist(), b_hh, p, seed, noise, reverse)
+    return _forward(call, x, h0, c0, w_ih, w_hh, b_ih, b_hh)
 
 
-def _forward(
-    call: Call, x: Tensor, packed: tuple[Tensor, Tensor], h0: Tensor, c0: Tensor | None, b_ih: Tensor | None,
-    b_hh: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    bias = _bias(call.kind, b_ih, b_hh)
-    h, gates, extra = native.layer_forward(call, contiguous(x), packed, bias, _unless_zero(h0), _unless_zero(c0))
+def _forward(call: Call, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The first h and c, the weights and the biases follow x. All h, the last h and c, and what backward needs."""
+    h0, c0, *weights = (None if t is None else contiguous(t) for t in others)
+    h, gates, extra = native.layer_forward(call, contiguous(x), *weights, h0, c0)  # pyright: ignore[reportArgumentType]
     last = _last_rows(call.sizes, call.reverse)
     c_n = h.new_empty(0, call.hidden)
     if call.kind == "lstm":
@@ -157,32 +148,40 @@ def _layer_backward(
     p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
     reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip
-    hidden = w_hh.shape[1]
-    call = _call(kind, hidden, sizes, b_hh, p, seed, _noise(state, gate, state_scale, gate_scale), reverse)
+    noise = _noise(state, gate, state_scale, gate_scale)
+    call = _call(kind, w_hh.shape[1], sizes.tolist(), b_hh, p, seed, noise, reverse)
+    gradients = _backward(call, dh, dh_n, dc_n, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)
+    return [x.new_empty(0) if g is None else g for g in gradients]
+
+
+def _backward(
+    call: Call, dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor,
+    x: Tensor, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, wants_x: bool, wants_h0: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, h0, c0, both weights, both biases and p."""
+    kind, hidden = call.kind, call.hidden
     dh = torch.zeros_like(h) if dh is None else contiguous(dh)
     if dh_n is not None:
         dh = dh.clone()
-        dh[_last_rows(sizes, reverse)] += dh_n
+        dh[_last_rows(call.sizes, call.reverse)] += dh_n
     carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else contiguous(dc_n).clone()
-    first_h, first_c = _unless_zero(h0), _unless_zero(c0)
-    dgates, dp, dh0 = native.layer_backward(
-        call, gates, extra, h, contiguous(w_hh), first_h, first_c, dh, carry, wants_h0
+    h0, c0 = (None if t is None else contiguous(t) for t in (h0, c0))
+    dgates, db, dp, dh0 = native.layer_backward(
+        call, gates, extra, h, contiguous(w_hh), h0, c0, dh, carry, wants_h0
     )
     recurrent_side = dgates[:, : 3 * hidden] if kind == "gru" else dgates
-    dw_hh = _recurrent_weights(recurrent_side, h, first_h, sizes, reverse)
+    dw_hh = _recurrent_weights(recurrent_side, h, h0, call.sizes, call.reverse)
     if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
         dh0 = None if dh0 is None else dh0.add_(carry)
         r_z, _, n_input = dgates.split([2 * hidden, hidden, hidden], dim=1)
         dw_ih = torch.cat([product(r_z.t(), x), product(n_input.t(), x)])
-        db = dgates.sum(0)
-        db_hh, db_ih = db[: 3 * hidden], torch.cat([db[: 2 * hidden], db[3 * hidden :]])
-        dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else x.new_empty(0)
+        db_ih, db_hh = torch.cat([db[: 2 * hidden], db[3 * hidden :]]), db[: 3 * hidden].clone()
+        dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else None
     else:
         dw_ih = product(dgates.t(), x)
-        db_ih = dgates.sum(0)
-        db_hh = db_ih.clone()
-        dx = product(dgates, w_ih) if wants_x else x.new_empty(0)
-    return [dx, x.new_empty(0) if dh0 is None else dh0, carry, dw_ih, dw_hh, db_ih, db_hh.clone(), dp]
+        db_ih, db_hh = db.clone(), db.clone()
+        dx = product(dgates, w_ih) if wants_x else None
+    return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp.clone()
 
 
 @_layer_backward.register_fake
@@ -200,25 +199,6 @@ def _(dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, se
     ]
 
 
-class _EagerLayer(torch.autograd.Function):
-    """The operation and its gradient, as registered below, for calls outside a compiled graph."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        """What the operation computes, and all that its backward keeps."""
-        output = _layer._init_fn(*inputs)
-        _keep_layer(ctx, inputs, output)
-        return output[:3]
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """The registered gradient; the kernels have no second one."""
-        if torch.is_grad_enabled():
-            raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
-        dh, dh_n, dc_n = grad_outputs
-        return _differentiate_layer(ctx, dh, dh_n, dc_n, None, None, _layer_backward._init_fn)
-
-
 def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse = inputs
     h, _, _, gates, extra = output
@@ -227,22 +207,53 @@ def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.settings = (kind, state, gate, reverse)
 
 
-def _differentiate_layer(
-    ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any, differentiate: Any = _layer_backward
-) -> tuple:
+def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any) -> tuple:
     h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale = ctx.saved_tensors
     kind, state, gate, reverse = ctx.settings
-    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = differentiate(
+    wants_x, _, wants_h0, *_ = ctx.needs_input_grad
+    gradients = _layer_backward(
         dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, state, gate, state_scale,
-        gate_scale, reverse, ctx.needs_input_grad[0], ctx.needs_input_grad[2],
+        gate_scale, reverse, wants_x, wants_h0,
     )  # fmt: skip
-    none = None
+    dx, *others = _where_asked(gradients, wants_x, wants_h0, c0, b_hh, p)
+    return dx, None, *others, *([None] * 7)
+
+
+def _where_asked(
+    gradients: Sequence[Any], wants_x: bool, wants_h0: bool, c0: Tensor | None, b_hh: Tensor | None, p: Tensor | None
+) -> tuple:
+    """The gradients of x, h0, c0, the weights, the biases and p, None for what is not there."""
+    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = gradients
     return (
-        dx if ctx.needs_input_grad[0] else none, none, dh0 if ctx.needs_input_grad[2] else none,
-        none if c0 is None else dc0, dw_ih,
-        dw_hh, none if b_hh is None else db_ih, none if b_hh is None else db_hh,
-        none if p is None else dp.reshape(p.shape), none, none, none, none, none, none, none,
+        dx if wants_x else None, dh0 if wants_h0 else None, None if c0 is None else dc0, dw_ih, dw_hh,
+        *((None, None) if b_hh is None else (db_ih, db_hh)), None if p is None else dp.reshape(p.shape),
     )  # fmt: skip
 
 
 _layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
+
+
+class _EagerLayer(torch.autograd.Function):
+    """The operation and its gradient for calls outside a compiled graph; both directions share the call."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Any) -> Any:
+        """What the operation computes, and all that its backward keeps."""
+        x, h0, c0, w_ih, w_hh, b_ih, b_hh, p = tensors
+        h, h_n, c_n, gates, extra = _forward(call, *tensors[:-1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p)
+        ctx.call = call
+        return h, h_n, c_n
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The registered gradient; the kernels have no second one."""
+        if torch.is_grad_enabled():
+            raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
+        h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p = ctx.saved_tensors
+        _, wants_x, wants_h0, *_ = ctx.needs_input_grad
+        gradients = _backward(
+            ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0
+        )
+        return None, *_where_asked(gradients, wants_x, wants_h0, c0, b_hh, p)
