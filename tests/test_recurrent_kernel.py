@@ -108,6 +108,23 @@ def test_kernel_equals_reference(kind, scheme, size):
         assert torch.allclose(other, found[0][0], atol=1e-4) == (scheme is None)
 
 
+GRID = list(itertools.product([1, 2, 35, 63, 200], [1, 3, 20, 64], [1, 17, 64, 200]))
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("index", range(len(GRID)), ids=lambda i: "T{}-B{}-H{}".format(*GRID[i]))
+def test_every_size_equals_the_reference(index):
+    """Every size that the reference is quick for, kinds and schemes in turn; SIZES above has the large ones."""
+    steps, batch, hidden = GRID[index]
+    kind, scheme = list(KINDS)[(index + index // 4) % 3], SCHEMES[(index + index // 8) % 8]
+    layer, _, extra = KINDS[kind]
+    kernel, reference = twins(lambda **b: layer(7, hidden, noise=scheme, **extra, **b))
+    x, states = [hidden**0.5 * torch.randn(steps, batch, 7)], first_states(kind, 1, batch, hidden)
+    found, expected = (outputs_and_gradients(module, x, states) for module in (kernel, reference))
+    # Of millions of values one or two lie where rounding decides on which side of a kink they are.
+    assert_close(found, expected, steps_in(scheme) or steps * batch * hidden > 1_000_000)
+
+
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("packed", [None, "sorted", "unsorted"])
 @pytest.mark.parametrize("kind", KINDS)

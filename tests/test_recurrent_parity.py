@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import noisyact as na
 from noisyact import sequences
+from noisyact.sequences import noisy_lstm
 
 LAYERS = {"lstm": (na.NoisyLSTM, nn.LSTM), "gru": (na.NoisyGRU, nn.GRU), "rnn": (na.NoisyRNN, nn.RNN)}
 CELLS = {
@@ -184,6 +185,10 @@ WRONG = {
     "input size": (lambda: na.NoisyLSTM(4, 3)(torch.randn(5, 2, 7)), RuntimeError, "4, got 7"),
     "packed input size": (lambda: na.NoisyGRU(6, 3)(PACKED), RuntimeError, "6, got 4"),
     "packed input type": (lambda: na.NoisyGRU(4, 3)(PACKED.to(torch.float64)), ValueError, "float64"),
+    "input type": (lambda: na.NoisyLSTM(4, 3)(X.double()), ValueError, "float64.*float32"),
+    "p of another size": (
+        lambda: noisy_lstm(X, None, torch.ones(12, 4), torch.ones(12, 3), p=torch.ones(7)), ValueError, "15.*7",
+    ),
     "integer input": (lambda: na.NoisyGRU(4, 3)(torch.ones(5, 2, 4, dtype=torch.int64)), TypeError, "int64"),
     "1-D input": (lambda: na.NoisyRNN(4, 3)(torch.randn(4)), ValueError, r"\(4,\)"),
     "4-D input": (lambda: na.NoisyRNN(4, 3)(torch.randn(1, 2, 3, 4)), ValueError, r"\(1, 2, 3, 4\)"),

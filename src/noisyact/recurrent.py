@@ -69,6 +69,12 @@ class NoisyRecurrent(nn.RNNBase):
         """As nn.LSTM, nn.GRU or nn.RNN: batched, unbatched or packed input; returns the output and the last state."""
         packed = input if isinstance(input, PackedSequence) else None
         x, sizes, unbatched, hx = self._rows(input, hx)
+        dtype = self.weight_ih_l0.dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"{type(self).__name__}: the input is {x.dtype} and the weights are {dtype}; convert one of them, with "
+                f"input.to({dtype}) or model.to({x.dtype})"
+            )
         h, c = self._first_state(x, sizes, hx, packed)
         noise, drawn = noise_in_force(self.noise, self.training, self.hard, x)
         if self.backend == "auto" and not self.hard and self.noise is None:

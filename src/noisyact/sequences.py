@@ -105,6 +105,8 @@ def _one_layer(
     state, gate = (None if s is None else scheme(s) for s in (noise, noise if gate_noise is None else gate_noise))
     if xi is not None and xi.shape != (steps, batch, count, hidden):
         raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
+    if p is not None and p.numel() != count * hidden:
+        raise ValueError(f"p must have {count * hidden} elements, {count} for each unit, not {p.numel()}")
     if training and xi is None and seed is None and (state is not None or gate is not None):
         seed = draw_seed(x.device)
     scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
