@@ -121,8 +121,13 @@ def test_every_size_equals_the_reference(index):
     kernel, reference = twins(lambda **b: layer(7, hidden, noise=scheme, **extra, **b))
     x, states = [hidden**0.5 * torch.randn(steps, batch, 7)], first_states(kind, 1, batch, hidden)
     found, expected = (outputs_and_gradients(module, x, states) for module in (kernel, reference))
-    # Of millions of values one or two lie where rounding decides on which side of a kink they are.
-    assert_close(found, expected, steps_in(scheme) or steps * batch * hidden > 1_000_000)
+    if steps * batch * hidden < 1_000_000:
+        assert_close(found, expected, steps_in(scheme))
+        return
+    # Of millions of values some lie where rounding decides on which side of a kink they are: close as a whole.
+    pairs = list(zip(found[0], expected[0], strict=True)) + [(found[1][n], expected[1][n]) for n in expected[1]]
+    for a, b in pairs:
+        assert (a - b).norm() <= 2e-3 * b.norm() + 1e-6
 
 
 @pytest.mark.usefixtures("poisoned_memory")
