@@ -63,7 +63,7 @@ INLINE floats fixed_sigma(const unit *a, floats u) {
 
 /* Whether all of u lies strictly inside the linear part, where phi is u unless noise is added everywhere. */
 INLINE int linear(const unit *a, floats u) {
-    return a->scheme != NANI && all(above(every(a->high), u)) && all(above(u, every(a->low)));
+    return (a->scheme != NANI) & all(above(every(a->high), u)) & all(above(u, every(a->low)));
 }
 
 /* xi, or |xi| for NAH; the expectation of either is left as it is. */
@@ -84,12 +84,14 @@ INLINE floats phi_forward(const unit *a, floats x, floats p, floats xi) {
     return hard(a, (x + sigma * epsilon) * a->slope + a->offset);
 }
 
-/* gx = g dphi/dx; gp = g dphi/dp. */
-INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats xi, floats *gx, floats *gp) {
+/* phi, dphi/dx and dphi/dp. */
+INLINE void phi_derivatives(const unit *a, floats x, floats p, floats xi, floats *phi, floats *dx, floats *dp) {
     floats u = x * a->slope + a->offset, epsilon = epsilon_of(a, xi), zero = every(0.0f);
     if (a->scheme == NANI || a->scheme == NANIS) {
-        *gx = inside(a, (x + fixed_sigma(a, u) * epsilon) * a->slope + a->offset, g * a->slope);
-        *gp = zero;
+        floats moved = (x + fixed_sigma(a, u) * epsilon) * a->slope + a->offset;
+        *phi = hard(a, moved);
+        *dx = inside(a, moved, every(a->slope));
+        *dp = zero;
         return;
     }
     floats h = hard(a, u), depth = depth_of(a, h, u), t = half_tanh(absolute(p) * depth);
@@ -98,20 +100,32 @@ INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats xi,
     mask saturated = above(depth, zero);
     if (a->scheme <= NAH) {
         ints d = direction(a, x);
-        if (a->clip) {
-            g = inside(a, leaky(a, h, u) + flip(noise * t, d), g);
-        }
         /* Going deeper grows |Delta| by u' outwards, and d points outwards for alpha > 1, inwards otherwise. */
         const float out = a->alpha > 1.0f ? a->slope : -a->slope;
         floats outward = out * absolute(p);
-        *gx = g * pick(saturated, (1.0f - a->alpha) * a->slope + rate * outward, every(a->slope));
-        *gp = g * flip(rate * depth, d ^ sign_bit(p));
+        *phi = leaky(a, h, u) + flip(noise * t, d);
+        *dx = pick(saturated, (1.0f - a->alpha) * a->slope + rate * outward, every(a->slope));
+        *dp = flip(rate * depth, d ^ sign_bit(p));
+        if (a->clip) {
+            *dx = inside(a, *phi, *dx);
+            *dp = inside(a, *phi, *dp);
+            *phi = hard(a, *phi);
+        }
         return;
     }
-    floats open = inside(a, (x + noise * t) * a->slope + a->offset, g * a->slope);
+    floats moved = (x + noise * t) * a->slope + a->offset, open = inside(a, moved, every(a->slope));
     floats deeper = flip(every(a->slope), sign_bit(u - h));
-    *gx = open * pick(saturated, 1.0f + rate * absolute(p) * deeper, every(1.0f));
-    *gp = open * flip(rate * depth, sign_bit(p));
+    *phi = hard(a, moved);
+    *dx = open * pick(saturated, 1.0f + rate * absolute(p) * deeper, every(1.0f));
+    *dp = open * flip(rate * depth, sign_bit(p));
+}
+
+/* gx = g dphi/dx; gp = g dphi/dp. */
+INLINE void phi_backward(const unit *a, floats g, floats x, floats p, floats xi, floats *gx, floats *gp) {
+    floats phi, dx, dp;
+    phi_derivatives(a, x, p, xi, &phi, &dx, &dp);
+    *gx = g * dx;
+    *gp = g * dp;
 }
 
 #endif

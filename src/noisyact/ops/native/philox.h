@@ -24,17 +24,19 @@ INLINE words lane_numbers(void) {
 }
 
 /* The four words of each counter (first, c1, c2, c3), of which only the first differs between lanes; several vectors of
- * counters at once.
+ * counters at once, each with its own c1.
  *
  * A product of two words takes a lane of 64 bits, so even and odd lanes go separate ways, each word in the low half of
  * its wide lane. What gathers in the high halves never reaches a low one, and nothing clears it. Before the difference
  * between lanes has spread, one of a round's two products is the same for all: the first two rounds are written out. */
-INLINE void philox(uint64_t seed, const words *first, uint32_t c1, uint32_t c2, uint32_t c3, words (*out)[4],
+INLINE void philox(uint64_t seed, const words *first, const uint32_t *c1, uint32_t c2, uint32_t c3, words (*out)[4],
                    const int streams) {
     const uint32_t a = 0xD2511F53u, b = 0xCD9E8D57u;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    const uint64_t same_b = (uint64_t)c2 * b, same_a = (uint64_t)((uint32_t)(same_b >> 32) ^ c1 ^ k0) * a;
+    const uint64_t same_b = (uint64_t)c2 * b;
+    uint64_t same_a[STREAMS];
     wide c[2 * STREAMS][4];
+    for (int s = 0; s < streams; s++) same_a[s] = (uint64_t)((uint32_t)(same_b >> 32) ^ c1[s] ^ k0) * a;
     for (int s = 0; s < 2 * streams; s++) {
         wide counters = (wide)first[s / 2];
         c[s][3] = products(s % 2 ? counters >> 32 : counters, a);
@@ -45,8 +47,8 @@ INLINE void philox(uint64_t seed, const words *first, uint32_t c1, uint32_t c2, 
     for (int s = 0; s < 2 * streams; s++) {
         c[s][1] = products(c[s][2], b);
         c[s][0] = c[s][1] >> 32 ^ (uint64_t)((uint32_t)same_b ^ k0);
-        c[s][2] = c[s][3] ^ (uint64_t)((uint32_t)(same_a >> 32) ^ k1);
-        c[s][3] = (wide){0} + same_a;
+        c[s][2] = c[s][3] ^ (uint64_t)((uint32_t)(same_a[s / 2] >> 32) ^ k1);
+        c[s][3] = (wide){0} + same_a[s / 2];
     }
     for (int round = 2; round < PHILOX_ROUNDS; round++) {
         k0 += 0x9E3779B9u;
@@ -76,8 +78,12 @@ INLINE void normal_block(uint64_t seed, uint64_t block, float xi[BLOCK]) {
     for (int part = 0; part < BLOCK / 4; part += STREAMS * LANES) {
         uint64_t begin = block * (BLOCK / 4) + (uint64_t)part; /* a multiple of the vectors' size: never carries */
         words first[STREAMS], w[STREAMS][4];
-        for (int s = 0; s < STREAMS; s++) first[s] = lane_numbers() + (uint32_t)begin + (uint32_t)(s * LANES);
-        philox(seed, first, (uint32_t)(begin >> 32), 0, 0, w, STREAMS);
+        uint32_t high[STREAMS];
+        for (int s = 0; s < STREAMS; s++) {
+            first[s] = lane_numbers() + (uint32_t)begin + (uint32_t)(s * LANES);
+            high[s] = (uint32_t)(begin >> 32);
+        }
+        philox(seed, first, high, 0, 0, w, STREAMS);
         for (int s = 0; s < STREAMS; s++) {
             int place = part + s * LANES;
             float *to = xi + place / COUNTERS * GROUP + place % COUNTERS;

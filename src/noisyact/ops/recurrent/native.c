@@ -95,7 +95,7 @@ INLINE void expect_forward(const forward_task *task, int64_t row, int rows, int6
 static void forward_work(const void *given, int64_t round, int group, int tile) {
     const forward_task *task = given;
     const layer *l = task->l;
-    const cell *c = &l->cell;
+    const cell own = l->cell, *c = &own; /* a copy that no store can change: its numbers stay in registers */
     const int64_t hidden = c->hidden, t = l->reverse ? l->steps - 1 - round : round;
     const int rows = rows_of(l, l->sizes[t], tile);
     const int64_t b = tile_begin(l, tile);
@@ -107,7 +107,7 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     for (int r = 0; r < rows; r++) left[r] = at_zero ? NULL : before_h[r];
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     const int columns = c->gates == 1 ? count : c->gates;
-    floats a[ROWS][COLUMNS], product[ROWS][COLUMNS];
+    floats a[ROWS][COLUMNS], product[ROWS][COLUMNS], xi[ROWS][4];
     expect_forward(task, l->offsets[t] + b, rows, (int64_t)first * LANES);
     if (task->in) {
         const float *weight = task->in->weight + group_place(l, task->in->size, group);
@@ -121,6 +121,7 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
         }
     multiply_rows(rows, columns, left, 1, task->packed + group_place(l, hidden, group), hidden,
                   c->kind == GRU ? product : a);
+    if (c->kind == LSTM) draw_gates(c, (place){t, b, (int64_t)first * LANES}, rows, a, xi);
     for (int r = 0; r < rows; r++) {
         int64_t row = l->offsets[t] + b + r;
         float *gates = task->gates + row * c->gates * hidden;
@@ -128,7 +129,7 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
         float *extra = task->extra + (l->keep ? row : b + r) * hidden;
         const float *before_c = extra;
         if (c->kind == LSTM && l->keep) before_c = row_before(l, task->extra, task->c0, task->zeros, t, b + r);
-        cell_forward(c, at, count, a[r], product[r], l->keep ? gates : NULL, before_h[r], before_c, extra,
+        cell_forward(c, at, count, a[r], product[r], xi[r], l->keep ? gates : NULL, before_h[r], before_c, extra,
                      task->h + row * hidden);
     }
 }
@@ -191,10 +192,29 @@ static void add_biases(const cell *c, const float *dgates, int rows, int64_t uni
         }
 }
 
+/* An LSTM's kept pre-activations of some rows, at a vector of units, and their noise again. */
+INLINE void load_gates(const cell *c, place at, const float *gates, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
+    for (int r = 0; r < rows; r++)
+        for (int n = 0; n < 4; n++) a[r][n] = load_units(c, gates + (r * 4 + n) * c->hidden, at.unit);
+    draw_gates(c, at, rows, a, xi);
+}
+
+/* As expect_forward, with what is going to be read. */
+INLINE void expect_backward(const backward_task *task, int64_t row, int rows, int64_t unit, int count) {
+    const int64_t hidden = task->l->cell.hidden, gates = task->l->cell.gates, width = width_of(&task->l->cell);
+    for (int64_t end = row + rows; row < end; row++)
+        for (int v = 0; v < count; v++) {
+            const int64_t at = unit + v * LANES;
+            for (int64_t n = 0; n < gates; n++) __builtin_prefetch(task->gates + (row * gates + n) * hidden + at);
+            for (int64_t n = 0; n < width; n += hidden) __builtin_prefetch(task->dgates + row * width + n + at, 1);
+            if (gates > 1) __builtin_prefetch(task->extra + row * hidden + at);
+        }
+}
+
 static void backward_work(const void *given, int64_t round, int group, int tile) {
     const backward_task *task = given;
     const layer *l = task->l;
-    const cell *c = &l->cell;
+    const cell own = l->cell, *c = &own; /* a copy that no store can change: its numbers stay in registers */
     const int64_t hidden = c->hidden, width = width_of(c), depth = hidden * c->gates;
     const int64_t t = l->reverse ? round : l->steps - 1 - round, b = tile_begin(l, tile);
     const int last = round == l->steps; /* one round more than steps: the gradient of h0 */
@@ -213,21 +233,26 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
     floats dh[ROWS][COLUMNS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < count; v++)
-            dh[r][v] = last ? every(0.0f) : load_units(c, task->dh + (l->offsets[t] + b + r) * hidden, (first + v) * LANES);
+            dh[r][v] = last ? every(0.0f) : load_units(c, task->dh + (l->offsets[t] + b + r) * hidden, (int64_t)(first + v) * LANES);
+    if (!last) expect_backward(task, l->offsets[t] + b, rows, (int64_t)first * LANES, count);
     multiply_rows(rows, count, after, 1, task->packed + (int64_t)first * LANES * depth, depth, dh);
     float *partial = task->partial + (int64_t)tile * (c->nonlinearities * hidden + width);
-    for (int r = 0; r < rows; r++) {
-        place at = {t, b + r, (int64_t)first * LANES};
-        if (last) {
-            for (int v = 0; v < count; v++, at.unit += LANES)
-                store_units(c, task->dh0 + (b + r) * hidden, at.unit, dh[r][v]);
-            continue;
+    for (int v = 0; v < count; v++) {
+        place at = {t, b, (int64_t)(first + v) * LANES};
+        floats a[ROWS][COLUMNS], xi[ROWS][4];
+        if (c->kind == LSTM && !last) load_gates(c, at, task->gates + (l->offsets[t] + b) * width, rows, a, xi);
+        for (int r = 0; r < rows; r++, at.row++) {
+            int64_t row = l->offsets[t] + at.row;
+            if (last) {
+                store_units(c, task->dh0 + at.row * hidden, at.unit, dh[r][v]);
+                continue;
+            }
+            const float *before_h = row_before(l, task->h, task->h0, task->zeros, t, at.row);
+            const float *before_c = c->kind == LSTM ? row_before(l, task->extra, task->c0, task->zeros, t, at.row) : NULL;
+            cell_backward(c, at, dh[r][v], a[r], xi[r], task->gates + row * c->gates * hidden, before_h, before_c,
+                          task->extra + row * hidden, task->carry + at.row * hidden, task->dgates + row * width,
+                          partial);
         }
-        int64_t row = l->offsets[t] + b + r;
-        const float *before_c = c->kind == LSTM ? row_before(l, task->extra, task->c0, task->zeros, t, b + r) : NULL;
-        cell_backward(c, at, count, dh[r], task->gates + row * c->gates * hidden,
-                      row_before(l, task->h, task->h0, task->zeros, t, b + r), before_c, task->extra + row * hidden,
-                      task->carry + (b + r) * hidden, task->dgates + row * width, partial);
     }
     if (!last)
         add_biases(c, task->dgates + (l->offsets[t] + b) * width, rows, (int64_t)first * LANES, count,
@@ -261,12 +286,13 @@ void noisyact_cell_forward(const layer *l, float *gates, const float *product, c
     for (int64_t b = 0; b < l->batch; b++)
         for (int64_t j = 0; j < hidden; j += LANES) {
             place at = {0, b, j};
-            floats a[COLUMNS], sums[COLUMNS];
+            floats a[1][COLUMNS], sums[COLUMNS], xi[1][4];
             for (int n = 0; n < cell_->gates; n++) {
-                a[n] = load_units(cell_, gates + b * row_size + n * hidden, j);
+                a[0][n] = load_units(cell_, gates + b * row_size + n * hidden, j);
                 sums[n] = product ? load_units(cell_, product + b * row_size + n * hidden, j) : every(0.0f);
             }
-            cell_forward(cell_, at, 1, a, sums, gates + b * row_size, before_h + b * hidden,
+            if (cell_->kind == LSTM) draw_gates(cell_, at, 1, a, xi);
+            cell_forward(cell_, at, 1, a[0], sums, xi[0], gates + b * row_size, before_h + b * hidden,
                          before_c + b * hidden, extra + b * hidden, h + b * hidden);
         }
 }
@@ -283,8 +309,9 @@ void noisyact_cell_backward(const layer *l, const float *gates, const float *bef
     for (int64_t b = 0; b < l->batch; b++)
         for (int64_t j = 0; j < hidden; j += LANES) {
             place at = {0, b, j};
-            floats gradient = load_units(cell_, dh + b * hidden, j);
-            cell_backward(cell_, at, 1, &gradient, gates + b * row_size, before_h + b * hidden, before_c + b * hidden,
+            floats gradient = load_units(cell_, dh + b * hidden, j), a[1][COLUMNS], xi[1][4];
+            if (cell_->kind == LSTM) load_gates(cell_, at, gates + b * row_size, 1, a, xi);
+            cell_backward(cell_, at, gradient, a[0], xi[0], gates + b * row_size, before_h + b * hidden, before_c + b * hidden,
                           extra + b * hidden, carry + b * hidden, dgates + b * width,
                           partial + b * cell_->nonlinearities * hidden);
         }

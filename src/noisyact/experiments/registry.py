@@ -1,0 +1,32 @@
+"""The experiments by name, each imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from noisyact.experiments.experiment import Experiment, UnknownName
+
+__all__ = ["load", "names"]
+
+_PLACES = {
+    "mixture": "noisyact.experiments.mixture:MIXTURE",
+    "mnist": "noisyact.experiments.mnist:MNIST",
+    "unique": "noisyact.experiments.unique:UNIQUE",
+}
+
+
+def names() -> list[str]:
+    """The names of all experiments."""
+    return list(_PLACES)
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name.
+
+    >>> load("unique").metric
+    'test_error'
+    """
+    if name not in _PLACES:
+        raise UnknownName("experiment", name, names())
+    module, attribute = _PLACES[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
