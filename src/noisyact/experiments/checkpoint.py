@@ -33,7 +33,7 @@ def save(folder: Path, update: int, task: Task) -> None:
     data = tensors_to_bytes({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
     state["sha256"] = hashlib.sha256(data).hexdigest()
     target = folder / f"{update:09d}"
-    temporary = folder / f".{update:09d}.{os.getpid()}.{random.getrandbits(32):08x}"  # noqa: S311
+    temporary = folder / f".{update:09d}.{os.getpid()}.{random.getrandbits(32):08x}"
     temporary.mkdir(parents=True)
     try:
         with (temporary / "tensors.safetensors").open("wb") as file:

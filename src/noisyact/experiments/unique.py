@@ -1,8 +1,8 @@
 """Unique count: how many different integers are in a sequence of 26?
 
 An LSTM reads integers 0 to 10, its outputs are averaged over time, and a one-hidden-layer ReLU network names the count.
-The paper anneals the noise of the LSTM's gates here: large at first (c = 30), which smooths the objective, then less and
-less. It gives one number an arm; a long enough run solves the task in most arms, so this file also records when.
+The paper anneals the noise of the LSTM's gates here: large at first (c = 30), which smooths the objective, then less
+and less. It gives one number an arm; a long enough run solves the task in most arms, so this file also records when.
 
 What the paper leaves open (widths, optimiser, learning rate, batch, the curriculum) is chosen here once for all arms.
 """
@@ -70,9 +70,7 @@ class Counter(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(settings.values, settings.embedding)
         state, gate = _noise(settings)
-        self.lstm = na.NoisyLSTM(
-            settings.embedding, settings.hidden, noise=state, gate_noise=gate, hard=settings.hard
-        )
+        self.lstm = na.NoisyLSTM(settings.embedding, settings.hidden, noise=state, gate_noise=gate, hard=settings.hard)
         self.head = nn.Sequential(
             nn.Linear(settings.hidden, settings.mlp), nn.ReLU(), nn.Linear(settings.mlp, settings.values + 1)
         )
