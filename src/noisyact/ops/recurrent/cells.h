@@ -92,6 +92,12 @@ INLINE floats back(const cell *c, slopes s, int n, int64_t unit, floats g, float
     return g * s.dx;
 }
 
+/* The gradient of a gate, stored and added to that of its biases. */
+INLINE void keep_gate(const cell *c, place at, int n, floats da, float *dgates, floats *sums) {
+    store_units(c, dgates + n * c->hidden, at.unit, da);
+    sums[n] += da;
+}
+
 /* The noise of an LSTM's gates for the rows of a tile, from `at` on, and of the tanh of its c. Two rows at a time: one alone
  * waits for its own results. */
 INLINE void draw_gates(const cell *c, place at, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
@@ -132,7 +138,7 @@ INLINE void lstm_forward(const cell *c, place at, const floats *a, const floats 
 }
 
 INLINE void lstm_backward(const cell *c, place at, floats dh, const floats *a, const floats *xi, const float *before_c,
-                          const float *now_c, float *carry, float *dgates, float *partial) {
+                          const float *now_c, float *carry, float *dgates, float *partial, floats *sums) {
     slopes gate[4];
     for (int n = 0; n < 4; n++) gate[n] = noisy_slopes(c, n == 2 ? &c->state : &c->gate, n, at.unit, a[n], xi[n]);
     floats state = load_units(c, now_c, at.unit);
@@ -140,8 +146,7 @@ INLINE void lstm_backward(const cell *c, place at, floats dh, const floats *a, c
     floats i = gate[0].phi, f = gate[1].phi, g = gate[2].phi, o = gate[3].phi;
     floats dc = load_units(c, carry, at.unit) + back(c, out, 4, at.unit, dh * o, partial);
     floats d[4] = {dc * g, dc * load_units(c, before_c, at.unit), dc * i, dh * out.phi};
-    for (int n = 0; n < 4; n++)
-        store_units(c, dgates + n * c->hidden, at.unit, back(c, gate[n], n, at.unit, d[n], partial));
+    for (int n = 0; n < 4; n++) keep_gate(c, at, n, back(c, gate[n], n, at.unit, d[n], partial), dgates, sums);
     store_units(c, carry, at.unit, dc * f);
 }
 
@@ -166,7 +171,7 @@ INLINE void gru_forward(const cell *c, place at, const floats *from_input, const
 }
 
 INLINE void gru_backward(const cell *c, place at, floats dh, const float *gates, const float *before_h,
-                         const float *recurrent, float *carry, float *dgates, float *partial) {
+                         const float *recurrent, float *carry, float *dgates, float *partial, floats *sums) {
     floats xi[4] = {{0}};
     floats a_r = load_units(c, gates, at.unit), a_z = load_units(c, gates + c->hidden, at.unit);
     floats a_n = load_units(c, gates + 2 * c->hidden, at.unit), q = load_units(c, recurrent, at.unit);
@@ -177,10 +182,10 @@ INLINE void gru_backward(const cell *c, place at, floats dh, const float *gates,
     floats da_n = back(c, n, 2, at.unit, dh * (1.0f - z.phi), partial);
     floats da_z = back(c, z, 1, at.unit, dh * (load_units(c, before_h, at.unit) - n.phi), partial);
     floats da_r = back(c, r, 0, at.unit, da_n * q, partial);
-    store_units(c, dgates, at.unit, da_r);
-    store_units(c, dgates + c->hidden, at.unit, da_z);
-    store_units(c, dgates + 2 * c->hidden, at.unit, da_n * r.phi);
-    store_units(c, dgates + 3 * c->hidden, at.unit, da_n);
+    keep_gate(c, at, 0, da_r, dgates, sums);
+    keep_gate(c, at, 1, da_z, dgates, sums);
+    keep_gate(c, at, 2, da_n * r.phi, dgates, sums);
+    keep_gate(c, at, 3, da_n, dgates, sums);
     store_units(c, carry, at.unit, dh * z.phi);
 }
 
@@ -203,19 +208,19 @@ INLINE void cell_forward(const cell *c, place at, int count, const floats *a, co
     }
 }
 
-/* One vector of units. a and xi: an LSTM's gates and their noise; others read and draw theirs. */
+/* One vector of units. a and xi: an LSTM's gates and their noise; others read and draw theirs. sums: of dgates, over rows. */
 INLINE void cell_backward(const cell *c, place at, floats dh, const floats *a, const floats *xi, const float *gates,
                           const float *before_h, const float *before_c, const float *extra, float *carry,
-                          float *dgates, float *partial) {
+                          float *dgates, float *partial, floats *sums) {
     if (c->kind == LSTM) {
-        lstm_backward(c, at, dh, a, xi, before_c, extra, carry, dgates, partial);
+        lstm_backward(c, at, dh, a, xi, before_c, extra, carry, dgates, partial, sums);
     } else if (c->kind == GRU) {
-        gru_backward(c, at, dh, gates, before_h, extra, carry, dgates, partial);
+        gru_backward(c, at, dh, gates, before_h, extra, carry, dgates, partial, sums);
     } else {
         floats own[4] = {{0}}, x = load_units(c, gates, at.unit);
         draw(c, at, 0, wants(&c->state, x), 0, own);
         slopes s = noisy_slopes(c, &c->state, 0, at.unit, x, own[0]);
-        store_units(c, dgates, at.unit, back(c, s, 0, at.unit, dh, partial));
+        keep_gate(c, at, 0, back(c, s, 0, at.unit, dh, partial), dgates, sums);
     }
 }
 

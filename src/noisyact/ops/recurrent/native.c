@@ -181,17 +181,6 @@ typedef struct {
 
 static int64_t width_of(const cell *c) { return c->hidden * (c->kind == GRU ? 4 : c->gates); }
 
-/* The gradients of the biases: what a tile's rows have just stored of dgates, at these units, added to their sums. */
-static void add_biases(const cell *c, const float *dgates, int rows, int64_t unit, int count, float *sums) {
-    const int64_t width = width_of(c);
-    for (int64_t begin = 0; begin < width; begin += c->hidden)
-        for (int v = 0; v < count; v++) {
-            floats sum = every(0.0f);
-            for (int r = 0; r < rows; r++) sum += load_units(c, dgates + r * width + begin, unit + v * LANES);
-            add_units(c, sums + begin, unit + v * LANES, sum);
-        }
-}
-
 /* An LSTM's kept pre-activations of some rows, at a vector of units, and their noise again. */
 INLINE void load_gates(const cell *c, place at, const float *gates, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
     for (int r = 0; r < rows; r++)
@@ -208,6 +197,7 @@ INLINE void expect_backward(const backward_task *task, int64_t row, int rows, in
             for (int64_t n = 0; n < gates; n++) __builtin_prefetch(task->gates + (row * gates + n) * hidden + at);
             for (int64_t n = 0; n < width; n += hidden) __builtin_prefetch(task->dgates + row * width + n + at, 1);
             if (gates > 1) __builtin_prefetch(task->extra + row * hidden + at);
+            __builtin_prefetch(task->dh + row * hidden + at);
         }
 }
 
@@ -230,33 +220,33 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
         if (after[r] == NULL && round > 0) after[r] = task->zeros;
     }
     group_vectors(vectors_of(l), backward_groups(l), group, &first, &count);
-    floats dh[ROWS][COLUMNS];
+    floats product[ROWS][COLUMNS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < count; v++)
-            dh[r][v] = last ? every(0.0f) : load_units(c, task->dh + (l->offsets[t] + b + r) * hidden, (int64_t)(first + v) * LANES);
+            product[r][v] = every(0.0f);
     if (!last) expect_backward(task, l->offsets[t] + b, rows, (int64_t)first * LANES, count);
-    multiply_rows(rows, count, after, 1, task->packed + (int64_t)first * LANES * depth, depth, dh);
+    multiply_rows(rows, count, after, 1, task->packed + (int64_t)first * LANES * depth, depth, product);
     float *partial = task->partial + (int64_t)tile * (c->nonlinearities * hidden + width);
     for (int v = 0; v < count; v++) {
         place at = {t, b, (int64_t)(first + v) * LANES};
-        floats a[ROWS][COLUMNS], xi[ROWS][4];
+        floats a[ROWS][COLUMNS], xi[ROWS][4], sums[4] = {{0}};
         if (c->kind == LSTM && !last) load_gates(c, at, task->gates + (l->offsets[t] + b) * width, rows, a, xi);
         for (int r = 0; r < rows; r++, at.row++) {
             int64_t row = l->offsets[t] + at.row;
             if (last) {
-                store_units(c, task->dh0 + at.row * hidden, at.unit, dh[r][v]);
+                store_units(c, task->dh0 + at.row * hidden, at.unit, product[r][v]);
                 continue;
             }
             const float *before_h = row_before(l, task->h, task->h0, task->zeros, t, at.row);
             const float *before_c = c->kind == LSTM ? row_before(l, task->extra, task->c0, task->zeros, t, at.row) : NULL;
-            cell_backward(c, at, dh[r][v], a[r], xi[r], task->gates + row * c->gates * hidden, before_h, before_c,
+            floats dh = product[r][v] + load_units(c, task->dh + row * hidden, at.unit);
+            cell_backward(c, at, dh, a[r], xi[r], task->gates + row * c->gates * hidden, before_h, before_c,
                           task->extra + row * hidden, task->carry + at.row * hidden, task->dgates + row * width,
-                          partial);
+                          partial, sums);
         }
+        for (int n = 0; n * hidden < width && !last; n++)
+            add_units(c, partial + (c->nonlinearities + n) * hidden, at.unit, sums[n]);
     }
-    if (!last)
-        add_biases(c, task->dgates + (l->offsets[t] + b) * width, rows, (int64_t)first * LANES, count,
-                   partial + c->nonlinearities * hidden);
 }
 
 /* dh: [rows][hidden], the gradient from above. carry: [batch][hidden], in: the gradient of the last c (0 for others);
@@ -309,10 +299,10 @@ void noisyact_cell_backward(const layer *l, const float *gates, const float *bef
     for (int64_t b = 0; b < l->batch; b++)
         for (int64_t j = 0; j < hidden; j += LANES) {
             place at = {0, b, j};
-            floats gradient = load_units(cell_, dh + b * hidden, j), a[1][COLUMNS], xi[1][4];
+            floats gradient = load_units(cell_, dh + b * hidden, j), a[1][COLUMNS], xi[1][4], sums[4] = {{0}};
             if (cell_->kind == LSTM) load_gates(cell_, at, gates + b * row_size, 1, a, xi);
             cell_backward(cell_, at, gradient, a[0], xi[0], gates + b * row_size, before_h + b * hidden, before_c + b * hidden,
                           extra + b * hidden, carry + b * hidden, dgates + b * width,
-                          partial + b * cell_->nonlinearities * hidden);
+                          partial + b * cell_->nonlinearities * hidden, sums);
         }
 }
