@@ -42,8 +42,8 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     out = torch.empty(left.shape[0], right.shape[1])
     bias = None if bias is None else bias.contiguous()
     settings = _Product(
-        left.data_ptr(), right.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(), left.shape[0], right.shape[1], left.shape[1],
-        *left.stride(), *right.stride(),
+        left.data_ptr(), right.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
+        left.shape[0], right.shape[1], left.shape[1], *left.stride(), *right.stride(),
     )  # fmt: skip
     library.noisyact_product(ctypes.byref(settings), torch.get_num_threads())
     return out

@@ -22,9 +22,6 @@ int noisyact_recurrent_together(const layer *l, int64_t size) {
 /* How many floats W, of this depth, takes when it is packed. */
 int64_t noisyact_recurrent_packed_size(const layer *l, int64_t depth) { return packed_size(l, depth); }
 
-/* Rows of `partial` below. */
-int noisyact_recurrent_tiles(const layer *l) { return tiles_of(l); }
-
 /* The input's side of a forward pass. */
 typedef struct {
     const float *x, *weight;   /* [rows][size]; W_ih, packed or not */
@@ -252,16 +249,22 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
 /* dh: [rows][hidden], the gradient from above. carry: [batch][hidden], in: the gradient of the last c (0 for others);
  * out: of c0 (LSTM), or the part of h0's that does not pass the weights (GRU).
  * dgates: [rows][width][hidden]; width 4 for the GRU, whose fourth is the input's side of the candidate, else gates.
- * packed: room for W_hh. partial: zeros, [tiles][nonlinearities + width][hidden], receives the sums of p's gradients and of
- * dgates. dh0: [batch][hidden], only its part through the weights; or NULL. */
+ * packed: room for W_hh. sums: [nonlinearities + width][hidden], receives the gradients of p and the sums of dgates.
+ * dh0: [batch][hidden], only its part through the weights; or NULL. */
 void noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packed, const float *gates,
                                  const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
-                                 float *carry, float *dgates, float *partial, float *dh0, int threads) {
+                                 float *carry, float *dgates, float *sums, float *dh0, int threads) {
+    const int64_t length = l->cell.nonlinearities * l->cell.hidden + width_of(&l->cell);
+    memset(sums, 0, (size_t)length * sizeof(float));
     if (l->batch == 0) return;
     float *zeros = calloc((size_t)width_of(&l->cell), sizeof(float));
+    float *partial = calloc((size_t)(tiles_of(l) * length), sizeof(float)); /* for each tile, so that none waits */
     backward_task task = {l, packed, zeros, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0};
     pack_backward(l, w_hh, packed, threads);
     share_out(l, l->steps + (dh0 != NULL), backward_groups(l), threads, backward_work, &task);
+    for (int tile = 0; tile < tiles_of(l); tile++)
+        for (int64_t j = 0; j < length; j++) sums[j] += partial[tile * length + j];
+    free(partial);
     free(zeros);
 }
 

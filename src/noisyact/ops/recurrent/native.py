@@ -112,6 +112,8 @@ class Call:
 
 def contiguous(tensor: Tensor) -> Tensor:
     """The tensor as C takes it."""
+    if tensor.dtype == torch.float32 and tensor.is_contiguous():
+        return tensor
     return tensor.to(torch.float32).contiguous()
 
 
@@ -167,17 +169,12 @@ def layer_backward(
     dh: Tensor, carry: Tensor, wants_h0: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients: of the pre-activations, their sum over all rows, of p, of h0 through the weights. `carry` changes."""
-    library = native.library()
-    assert library is not None
     dgates = torch.empty(call.rows, call.width)
     dh0 = torch.empty(call.batch, call.hidden) if wants_h0 else None
-    tiles = library.noisyact_recurrent_tiles(ctypes.byref(call.structure))
-    partial = torch.zeros(tiles, call.nonlinearities * call.hidden + call.width)
+    sums = torch.empty(call.nonlinearities * call.hidden + call.width)
     packed = torch.empty(_plan(call.kind, call.hidden, 0)[1])
-    _run(
-        "noisyact_recurrent_backward", call, w_hh, packed, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0
-    )  # fmt: skip
-    dp, db = partial.sum(0).split([call.nonlinearities * call.hidden, call.width])
+    _run("noisyact_recurrent_backward", call, w_hh, packed, gates, extra, h, h0, c0, dh, carry, dgates, sums, dh0)
+    dp, db = sums.split([call.nonlinearities * call.hidden, call.width])
     return dgates, db, dp, dh0
 
 

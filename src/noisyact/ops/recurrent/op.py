@@ -66,8 +66,8 @@ def layer(
 
 
 def _call(
-    kind: str, hidden: int, sizes: Sequence[int], b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise,
-    reverse: bool, keep: bool = True,
+    kind: str, hidden: int, sizes: Sequence[int], b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    noise: CellNoise, reverse: bool, keep: bool = True,
 ) -> Call:  # fmt: skip
     candidate_bias = contiguous(b_hh[2 * hidden :]) if kind == "gru" and b_hh is not None else None
     return Call(kind, noise, seed, p, candidate_bias, hidden, sizes, reverse, keep)
@@ -122,10 +122,9 @@ def _forward(call: Call, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Ten
     h0, c0, *weights = (None if t is None else contiguous(t) for t in others)
     h, gates, extra = native.layer_forward(call, contiguous(x), *weights, h0, c0)  # pyright: ignore[reportArgumentType]
     last = _last_rows(call.sizes, call.reverse)
-    c_n = h.new_empty(0, call.hidden)
-    if call.kind == "lstm":
-        c_n = extra[last].clone() if call.keep else extra
-    return h, h[last].clone(), c_n, gates, extra
+    if call.kind != "lstm":
+        return h, h[last].clone(), h.new_empty(0, call.hidden), gates, extra
+    return h, h[last].clone(), extra[last].clone() if call.keep else extra, gates, extra
 
 
 @_layer.register_fake
@@ -151,7 +150,8 @@ def _layer_backward(
     noise = _noise(state, gate, state_scale, gate_scale)
     call = _call(kind, w_hh.shape[1], sizes.tolist(), b_hh, p, seed, noise, reverse)
     gradients = _backward(call, dh, dh_n, dc_n, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)
-    return [x.new_empty(0) if g is None else g for g in gradients]
+    # What an operator returns may share no memory.
+    return [x.new_empty(0) if g is None else g.clone() if g._is_view() else g for g in gradients]
 
 
 def _backward(
@@ -166,9 +166,7 @@ def _backward(
         dh[_last_rows(call.sizes, call.reverse)] += dh_n
     carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else contiguous(dc_n).clone()
     h0, c0 = (None if t is None else contiguous(t) for t in (h0, c0))
-    dgates, db, dp, dh0 = native.layer_backward(
-        call, gates, extra, h, contiguous(w_hh), h0, c0, dh, carry, wants_h0
-    )
+    dgates, db, dp, dh0 = native.layer_backward(call, gates, extra, h, contiguous(w_hh), h0, c0, dh, carry, wants_h0)
     recurrent_side = dgates[:, : 3 * hidden] if kind == "gru" else dgates
     dw_hh = _recurrent_weights(recurrent_side, h, h0, call.sizes, call.reverse)
     if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
@@ -179,9 +177,9 @@ def _backward(
         dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else None
     else:
         dw_ih = product(dgates.t(), x)
-        db_ih, db_hh = db.clone(), db.clone()
+        db_ih, db_hh = db, db.clone()
         dx = product(dgates, w_ih) if wants_x else None
-    return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp.clone()
+    return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp
 
 
 @_layer_backward.register_fake
@@ -239,7 +237,7 @@ class _EagerLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Any) -> Any:
         """What the operation computes, and all that its backward keeps."""
-        x, h0, c0, w_ih, w_hh, b_ih, b_hh, p = tensors
+        x, h0, c0, w_ih, w_hh, _, b_hh, p = tensors
         h, h_n, c_n, gates, extra = _forward(call, *tensors[:-1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p)
@@ -253,7 +251,5 @@ class _EagerLayer(torch.autograd.Function):
             raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
         h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p = ctx.saved_tensors
         _, wants_x, wants_h0, *_ = ctx.needs_input_grad
-        gradients = _backward(
-            ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0
-        )
+        gradients = _backward(ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)
         return None, *_where_asked(gradients, wants_x, wants_h0, c0, b_hh, p)
