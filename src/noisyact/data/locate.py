@@ -1,0 +1,81 @@
+"""Finding a data set: in the folder that NOISYACT_DATA names, then in the cache. Nothing is fetched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from noisyact.data.catalog import DataFile, DataSet, dataset
+
+__all__ = ["Missing", "file_in", "find", "home", "places", "status"]
+
+VARIABLE = "NOISYACT_DATA"
+
+
+class Missing(FileNotFoundError):
+    """Files of a data set are not there; the message says which, where they were looked for and how to get them."""
+
+
+def home() -> Path:
+    """Where data is put: the folder NOISYACT_DATA names, else noisyact in the user's cache."""
+    named = os.environ.get(VARIABLE)
+    return Path(named).expanduser() if named else _cache()
+
+
+def _cache() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "noisyact"
+
+
+def places(name: str | DataSet) -> list[Path]:
+    """The folders in which a data set is looked for, in order."""
+    chosen = dataset(name)
+    homes = dict.fromkeys([home(), _cache()])
+    return [root / folder for root in homes for folder in (chosen.name, *chosen.folders)]
+
+
+def file_in(folder: Path, file: DataFile) -> Path | None:
+    """The path of a file in a folder, as it is or decompressed; None where it is not there."""
+    return next((folder / form.name for form in file.forms if (folder / form.name).is_file()), None)
+
+
+def find(name: str | DataSet) -> Path:
+    """The folder that has every file of a data set. What the files hold is for :mod:`noisyact.data.verify`.
+
+    Raises: :class:`Missing`.
+    """
+    chosen = dataset(name)
+    best = _best(chosen)
+    absent = [file.name for file in chosen.files if file_in(best, file) is None]
+    if not absent:
+        return best
+    looked = ", ".join(str(place) for place in places(chosen))
+    raise Missing(
+        f"data set {chosen.name!r}: {len(absent)} of {len(chosen.files)} files are missing "
+        f"({', '.join(absent[:4])}{', ...' if len(absent) > 4 else ''}). Looked in: {looked}. {_advice(chosen)}"
+    )
+
+
+def status(name: str | DataSet) -> str:
+    """In a few words: "present", "missing", or how many files of how many are there."""
+    chosen = dataset(name)
+    there = _present(_best(chosen), chosen)
+    if there == len(chosen.files):
+        return "present"
+    return f"{there} of {len(chosen.files)} files" if there else "missing"
+
+
+def _present(folder: Path, chosen: DataSet) -> int:
+    return sum(file_in(folder, file) is not None for file in chosen.files)
+
+
+def _best(chosen: DataSet) -> Path:
+    """The place that has most of the files; the first of those that have as many."""
+    return max(places(chosen), key=lambda place: _present(place, chosen))
+
+
+def _advice(chosen: DataSet) -> str:
+    elsewhere = f"set {VARIABLE} to a folder that has {chosen.name}/"
+    if chosen.fetchable:
+        return f"To get it: noisyact data fetch {chosen.name} ({chosen.size / 1e6:.1f} MB), or {elsewhere}."
+    return f"To get it: {chosen.source} Then {elsewhere}."
