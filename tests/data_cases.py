@@ -1,0 +1,32 @@
+"""A data set of two small files, and where the tests keep it."""
+
+import hashlib
+import random
+
+import pytest
+
+from noisyact.data.catalog import DataFile, DataSet
+
+FIRST, SECOND = b"one two three\n" * 2000, bytes(random.Random(0).randbytes(70_000))
+
+
+def file_of(name, data, address=None, unpacked=None):
+    return DataFile(name, len(data), hashlib.sha256(data).hexdigest(), address, unpacked)
+
+
+def set_of(*files):
+    return DataSet("tiny", "two files", files, "none", "Ask us.", "nothing")
+
+
+TINY = set_of(file_of("first.txt", FIRST), file_of("second.bin", SECOND))
+
+
+@pytest.fixture(autouse=True, name="folder")
+def data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "data" / "tiny"
+
+
+def left_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
