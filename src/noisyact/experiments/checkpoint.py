@@ -6,6 +6,7 @@ The last two are kept. One that does not match its checksum is named and left, a
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -31,7 +32,7 @@ def save(folder: Path, update: int, task: Task) -> None:
     tensors: dict[str, Tensor] = {}
     state = {"update": update, "memory": task.memory, "task": _split(_task_state(task), "", tensors)}
     data = tensors_to_bytes({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
-    state["sha256"] = hashlib.sha256(data).hexdigest()
+    state["sha256"] = _checksum(state, data)
     target = folder / f"{update:09d}"
     temporary = folder / f".{update:09d}.{os.getpid()}.{random.getrandbits(32):08x}"
     temporary.mkdir(parents=True)
@@ -47,7 +48,8 @@ def save(folder: Path, update: int, task: Task) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in _all(folder)[:-_KEPT]:
+    # A kill during a save leaves its temporary folder; a run has one process, so it is nobody's.
+    for old in [*_all(folder)[:-_KEPT], *folder.glob(".*")]:
         shutil.rmtree(old)
 
 
@@ -57,10 +59,10 @@ def load_last(folder: Path, task: Task) -> int:
         try:
             state = read_json(path / "state.json")
             data = (path / "tensors.safetensors").read_bytes()
-            if hashlib.sha256(data).hexdigest() != state["sha256"]:
+            if state.pop("sha256") != _checksum(state, data):
                 raise ValueError("its checksum is wrong")
             tensors = tensors_from_bytes(data)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"checkpoint {path} cannot be used ({error}); the one before it is", stacklevel=2)
             continue
         _restore(task, _join(state["task"], tensors))
@@ -68,6 +70,11 @@ def load_last(folder: Path, task: Task) -> int:
         task.memory.update(state["memory"])
         return state["update"]
     return 0
+
+
+def _checksum(state: dict[str, Any], tensors: bytes) -> str:
+    """Of both files, by what they hold: JSON that is read and written again is the same text."""
+    return hashlib.sha256(tensors + json.dumps(state).encode()).hexdigest()
 
 
 def _all(folder: Path) -> list[Path]:

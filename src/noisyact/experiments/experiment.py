@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -138,6 +139,10 @@ def _converted(what: str, value: Any, wanted: Any) -> Any:
             return str(value).lower() == "true"
         if kind is int and (isinstance(value, bool) or int(value) != float(value)):
             raise ValueError
-        return kind(value)
+        converted = kind(value)
+        if kind is float and not math.isfinite(converted):
+            raise ValueError
+        return converted
     except (TypeError, ValueError):
-        raise ValueError(f"{what}={value!r}: must be {getattr(kind, '__name__', kind)}") from None
+        names = {bool: "true or false", int: "a whole number", float: "a finite number"}
+        raise ValueError(f"{what}={value!r}: must be {names.get(kind, kind)}{' or none' * optional}") from None

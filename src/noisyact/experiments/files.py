@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_line", "read_json", "read_lines", "write_json", "write_lines", "write_text"]
+__all__ = ["alone_in", "append_line", "read_json", "read_lines", "write_json", "write_lines", "write_text"]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -40,9 +43,11 @@ def read_json(path: Path) -> Any:
 
 
 def append_line(path: Path, value: Any) -> None:
-    """Append a value as one line of JSON."""
+    """Append a value as one line of JSON; it is on the disk before a checkpoint that counts on it."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(value, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_lines(path: Path, values: list[Any]) -> None:
@@ -62,3 +67,18 @@ def read_lines(path: Path) -> list[Any]:
             if line.endswith("\n"):
                 raise ValueError(f"{path}: not JSON: {line[:80]!r}") from None
     return values
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make the folder and keep other processes out of it; a process that is killed leaves it free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder}: another process is at work here") from None
+        yield
+    finally:
+        os.close(handle)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import platform
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -21,13 +23,16 @@ import torch
 
 import noisyact
 from noisyact.experiments import checkpoint
-from noisyact.experiments.experiment import Experiment
-from noisyact.experiments.files import append_line, read_json, read_lines, write_json, write_lines
+from noisyact.experiments.experiment import Experiment, UnknownName
+from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
 
-__all__ = ["Progress", "folder_of", "run", "signature"]
+__all__ = ["DEVICES", "Progress", "folder_of", "resolve", "run", "signature"]
+
+DEVICES = ("auto", "cpu", "cuda")
+_RECORDS = ("metrics.jsonl", "timing.jsonl")
 
 Progress = Callable[[int, int, dict[str, float]], None]
-"""Called with the updates done, those in all, and the last evaluation."""
+"""Called at the start and after every evaluation: the updates done, those in all, and the last evaluation."""
 
 
 def folder_of(out: Path, experiment: str, preset: str, arm: str, seed: int) -> Path:
@@ -44,74 +49,104 @@ def run(
     Returns: the record as in result.json. Its status is "finished", or "diverged" for a run that stopped being finite.
     """
     settings = experiment.effective(arm, preset, changes)
-    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    chosen = resolve(device)
     folder = folder_of(out, experiment.name, preset, arm, seed)
     config = {
         "experiment": experiment.name, "arm": arm, "preset": preset, "seed": seed, "device": chosen.type,
         "settings": dataclasses.asdict(settings),
     }  # fmt: skip
-    known = _known(folder, config, force)
-    if known is not None:
-        return known
-    write_json(folder / "config.json", config)
-    torch.manual_seed(seed)
-    task = experiment.start(settings, seed, chosen)
-    done = checkpoint.load_last(folder / "checkpoints", task)
-    # What was recorded after the checkpoint will be recorded again.
-    evaluations = [line for line in read_lines(folder / "metrics.jsonl") if line["update"] <= done]
-    write_lines(folder / "metrics.jsonl", evaluations)
-    status = _train(task, done, evaluations, folder, progress)
-    numbers = {name: _finite(value) for name, value in task.result(evaluations).items()} if evaluations else {}
-    record = {**config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)}
-    write_json(folder / "result.json", record)
-    return record
+    config = json.loads(json.dumps(config))  # as it will be read: a tuple comes back as a list
+    with alone_in(folder):
+        known = _known(folder, config, force)
+        if known is not None:
+            return known
+        for leftover in folder.glob(".*"):  # of a kill while a file was written
+            leftover.unlink()
+        torch.manual_seed(seed)
+        task = experiment.start(settings, seed, chosen)
+        for name in ("updates", "evaluate_every"):
+            if getattr(task, name) < 1:
+                raise ValueError(f"{experiment.name}: {name}={getattr(task, name)}: must be at least 1")
+        write_json(folder / "config.json", config)  # now that a task could be made of it
+        done = checkpoint.load_last(folder / "checkpoints", task)
+        # What was recorded after the checkpoint will be recorded again.
+        evaluations, timing = (
+            [line for line in read_lines(folder / name) if line["update"] <= done] for name in _RECORDS
+        )
+        for name, lines in zip(_RECORDS, (evaluations, timing), strict=True):
+            write_lines(folder / name, lines)
+        seconds = timing[-1]["seconds"] if timing else 0.0
+        status = _train(task, done, seconds, evaluations, folder, progress)
+        numbers = {name: _finite(value) for name, value in task.result(evaluations).items()} if evaluations else {}
+        record = {
+            **config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)
+        }  # fmt: skip
+        write_json(folder / "result.json", record)
+        return record
+
+
+def resolve(device: str) -> torch.device:
+    """The device of that name; "auto" is the GPU where there is one."""
+    if device not in DEVICES:
+        raise UnknownName("device", device, DEVICES)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda': there is none here; allowed are auto, cpu")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
 def _known(folder: Path, config: dict[str, Any], force: bool) -> dict[str, Any] | None:
     """The record of a finished run; an unfinished one must have been begun with the same settings."""
-    if force and folder.exists():
-        for name in ("result.json", "metrics.jsonl", "timing.jsonl", "config.json"):
+    if force:
+        # The settings last: until the checkpoints are gone they say whose those are.
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        for name in ("result.json", *_RECORDS, "config.json"):
             (folder / name).unlink(missing_ok=True)
-        for path in sorted((folder / "checkpoints").glob("*/*"), reverse=True):
-            path.unlink()
-        for path in (folder / "checkpoints").glob("*"):
-            path.rmdir()
         return None
     if (folder / "config.json").exists():
         before = read_json(folder / "config.json")
         if before != config:
-            differing = [k for k in config if before.get(k) != config[k]]
             raise ValueError(
-                f"{folder} has a run with other settings ({', '.join(differing)} differ); use --force to do it again, "
+                f"{folder} has a run with other settings ({_differences(before, config)}); use --force to do it again, "
                 "or another --out"
             )
     return read_json(folder / "result.json") if (folder / "result.json").exists() else None
 
 
+def _differences(before: dict[str, Any], config: dict[str, Any]) -> str:
+    flat = [{**{k: v for k, v in c.items() if k != "settings"}, **c.get("settings", {})} for c in (before, config)]
+    names = [name for name in {**flat[0], **flat[1]} if flat[0].get(name) != flat[1].get(name)]
+    return ", ".join(f"{name} is {flat[0].get(name)} there and {flat[1].get(name)} here" for name in names)
+
+
 def _train(
-    task: Any, done: int, evaluations: list[dict[str, float]], folder: Path, progress: Progress | None
+    task: Any, done: int, before: float, evaluations: list[dict[str, float]], folder: Path, progress: Progress | None
 ) -> str:
-    start = time.monotonic()
+    start = time.monotonic() - before
+    if progress is not None:
+        progress(done, task.updates, evaluations[-1] if evaluations else {})
     for index in range(done, task.updates):
-        recorded = task.update(index)
+        line = task.update(index)
         count = index + 1
-        broken = [name for name, value in recorded.items() if not math.isfinite(value)]
+        due = count % task.evaluate_every == 0 or count == task.updates
+        if due and not _broken(line):
+            line = {"update": count, **line, **task.evaluate(count)}
+        broken = _broken(line)
+        when = {"update": count, "seconds": round(time.monotonic() - start, 3)}
         if broken:
-            append_line(folder / "timing.jsonl", {"update": count, "diverged": broken})
+            append_line(folder / "timing.jsonl", {**when, "diverged": broken})
             return "diverged"
-        if count % task.evaluate_every == 0 or count == task.updates:
-            line = {"update": count, **recorded, **task.evaluate(count)}
-            broken = [name for name, value in line.items() if not math.isfinite(value)]
-            if broken:
-                append_line(folder / "timing.jsonl", {"update": count, "diverged": broken})
-                return "diverged"
+        if due:
             evaluations.append(line)
             append_line(folder / "metrics.jsonl", line)
-            append_line(folder / "timing.jsonl", {"update": count, "seconds": round(time.monotonic() - start, 3)})
+            append_line(folder / "timing.jsonl", when)
             checkpoint.save(folder / "checkpoints", count, task)
             if progress is not None:
                 progress(count, task.updates, line)
     return "finished"
+
+
+def _broken(line: dict[str, float]) -> list[str]:
+    return [name for name, value in line.items() if not math.isfinite(value)]
 
 
 def _finite(value: float) -> float | None:

@@ -1,0 +1,206 @@
+"""An experiment's table, from the folders of its runs: each arm's numbers over seeds beside the paper's.
+
+Runs that diverged or are not finished have no part in a mean and are counted beside it. A number that a run did not
+reach (None in its result) is shown as not reached.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.files import read_json
+from noisyact.experiments.statistics import interval
+from noisyact.tables import text_table
+
+__all__ = ["Estimate", "Row", "Table", "sweep_table_of", "table_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number over seeds: None for each that did not reach it.
+
+    >>> str(Estimate((1.0, 2.0, 3.0))), str(Estimate((7.0,))), str(Estimate((7.0, None)))
+    ('2 ± 2.48', '7', '7 (1 of 2 reached)')
+    """
+
+    values: tuple[float | None, ...]
+
+    @property
+    def reached(self) -> list[float]:
+        """The numbers there are."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Of those that reached it."""
+        return interval(self.reached)[0]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the mean, by Student's t; one run has none."""
+        _, low, high = interval(self.reached)
+        return None if low is None or high is None else (low, high)
+
+    def __str__(self) -> str:
+        if not self.values:
+            return "-"
+        if self.mean is None:
+            return "not reached"
+        ends = self.interval
+        text = _short(self.mean) + (f" ± {_short((ends[1] - ends[0]) / 2)}" if ends else "")
+        reached = len(self.reached)
+        return text if reached == len(self.values) else f"{text} ({reached} of {len(self.values)} reached)"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"mean": self.mean, "interval": self.interval, "values": list(self.values)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An arm: how many runs of each kind, and its numbers over the finished ones."""
+
+    name: str
+    title: str
+    paper: float | None
+    finished: int
+    diverged: int
+    partial: int
+    numbers: dict[str, Estimate]
+
+    @property
+    def runs(self) -> str:
+        """The counts in words."""
+        others = [f"{n} {what}" for n, what in ((self.diverged, "diverged"), (self.partial, "partial")) if n]
+        total = self.finished + self.diverged + self.partial
+        return f"{total} ({', '.join(others)})" if others else str(total)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        counts = {"finished": self.finished, "diverged": self.diverged, "partial": self.partial}
+        numbers = {name: estimate.as_json() for name, estimate in self.numbers.items()}
+        return {
+            "arm": self.name, "title": self.title, "paper": self.paper, "runs": sum(counts.values()), **counts,
+            "numbers": numbers,
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of one experiment and preset."""
+
+    experiment: Experiment
+    preset: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        metric, others = self.experiment.metric, self._others()
+        header = ["arm", "", "runs", f"{metric} ({self.experiment.unit})", "paper", *others]
+        lines = [
+            [row.name, row.title, row.runs, str(row.numbers.get(metric, Estimate(()))),
+             "-" if row.paper is None else f"{row.paper:g}",
+             *(str(row.numbers.get(name, Estimate(()))) for name in others)]
+            for row in self.rows
+        ]  # fmt: skip
+        return "\n".join(
+            [
+                f"{self.experiment.title}, preset {self.preset}",
+                f"The paper: {self.experiment.reproduces}. Ours: mean over seeds ± half the 95% interval (Student t).",
+                "",
+                text_table(header, lines),
+                "",
+                f"Agreement: {self.experiment.agreement}",
+                f"Measured order of {metric} (< where the 95% intervals are apart, else ~): {self.order()}",
+                *(f"Note: {note}" for note in self.notes),
+            ]
+        )
+
+    def order(self) -> str:
+        """The arms from the lowest number up: `<` where the intervals are apart, `~` where that cannot be said."""
+        known = [(row, e) for row in self.rows if (e := row.numbers.get(self.experiment.metric)) and e.reached]
+        known.sort(key=lambda pair: pair[1].mean or 0.0)
+        if not known:
+            return "no finished run yet"
+        text = known[0][0].name
+        for (_, below), (row, above) in itertools.pairwise(known):
+            apart = below.interval and above.interval and below.interval[1] < above.interval[0]
+            text += f" {'<' if apart else '~'} {row.name}"
+        missing = [row.name for row in self.rows if row not in [known_row for known_row, _ in known]]
+        return text + (f"; no number: {', '.join(missing)}" if missing else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "experiment": self.experiment.name, "preset": self.preset, "metric": self.experiment.metric,
+            "unit": self.experiment.unit, "rows": [row.as_json() for row in self.rows], "order": self.order(),
+            "agreement": self.experiment.agreement, "notes": list(self.notes),
+        }  # fmt: skip
+
+    def _others(self) -> list[str]:
+        names = dict.fromkeys(name for row in self.rows for name in row.numbers)
+        return [name for name in names if name != self.experiment.metric]
+
+
+def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str] | None = None) -> Table:
+    """The table of what is recorded under `out`; all arms, also those without a run, unless some are named."""
+    chosen = experiment.arms if arms is None else [experiment.arm(name) for name in arms]
+    notes: list[str] = []
+    rows = [
+        _row(arm, experiment.effective(arm.name, preset), out / experiment.name / preset / arm.name, notes)
+        for arm in chosen
+    ]
+    return Table(experiment, preset, tuple(rows), tuple(notes))
+
+
+def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequence[tuple[str, Path]]) -> Table:
+    """The table of one arm at several settings: the name of each, and the folder its runs are under."""
+    notes: list[str] = []
+    found = experiment.arm(arm)
+    rows = [_row(Arm(name, found.title, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
+    return Table(experiment, preset, tuple(rows), tuple(notes))
+
+
+def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
+    """Count and average the runs of a folder; `expected` are the settings they should have, if there are such."""
+    counts = {"finished": 0, "diverged": 0, "partial": 0}
+    results: list[dict[str, float | None]] = []
+    changed: dict[str, list[str]] = {}
+    for seed in sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name)):
+        try:
+            status = "partial"
+            if (seed / "result.json").exists():
+                record = read_json(seed / "result.json")
+                status = record["status"]
+                if status == "finished":
+                    results.append(record["result"])
+            if (seed / "config.json").exists():
+                changes = _changes(read_json(seed / "config.json")["settings"], expected)
+                changed.setdefault(changes, []).append(seed.name)
+            counts[status] += 1
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            notes.append(f"{arm.name} {seed.name} cannot be read and counts as partial: {error}")
+            counts["partial"] += 1
+    notes.extend(f"{arm.name} {', '.join(seeds)}: not the preset's {what}" for what, seeds in changed.items() if what)
+    names = dict.fromkeys(name for result in results for name in result)
+    numbers = {name: Estimate(tuple(result.get(name) for result in results)) for name in names}
+    return Row(arm.name, arm.title, arm.paper, **counts, numbers=numbers)
+
+
+def _changes(settings: dict[str, Any], expected: Any) -> str:
+    """What a run's settings are that should be others."""
+    if expected is None:
+        return ""
+    should = json.loads(json.dumps(dataclasses.asdict(expected)))
+    return ", ".join(f"{name}={value}" for name, value in settings.items() if value != should.get(name))
+
+
+def _short(value: float) -> str:
+    """Three digits, and all those before the point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,95 @@
+"""Tables: intervals by hand, and no run that is dropped in silence."""
+
+import json
+
+import pytest
+
+from noisyact.experiments.files import write_json
+from noisyact.experiments.run import folder_of
+from noisyact.experiments.table import Estimate, sweep_table_of, table_of
+from noisyact.experiments.unique import UNIQUE
+
+
+def put(out, arm, seed, status=None, settings=None, **result):
+    """A run's folder; without a status it is unfinished."""
+    folder = folder_of(out, "unique", "smoke", arm, seed)
+    expected = UNIQUE.effective(arm, "smoke", settings)
+    write_json(folder / "config.json", {"settings": vars(expected)})
+    if status is not None:
+        write_json(folder / "result.json", {"status": status, "result": result})
+
+
+def row(table, name):
+    return next(row for row in table.rows if row.name == name)
+
+
+def test_intervals_by_hand():
+    # Mean 4, deviations -2, 0, 2: s = sqrt(8/2) = 2; t with 2 degrees of freedom 4.303; 4.303 * 2 / sqrt(3) = 4.9687.
+    estimate = Estimate((2.0, 4.0, 6.0))
+    assert estimate.mean == 4.0
+    assert estimate.interval == pytest.approx((4 - 4.9687, 4 + 4.9687), abs=1e-4)
+    # Two: s = sqrt(2), half = 12.706 * sqrt(2) / sqrt(2).
+    assert Estimate((1.0, 3.0)).interval == pytest.approx((2 - 12.706, 2 + 12.706))
+    assert Estimate((1.0,)).interval is None
+    assert Estimate(()).mean is None
+
+
+def test_numbers_in_words():
+    assert str(Estimate((2.0, 4.0, 6.0))) == "4 ± 4.97"
+    assert str(Estimate((5.0,))) == "5"
+    assert str(Estimate((None, None))) == "not reached"
+    assert str(Estimate((None, 1200.0, 1400.0))) == "1300 ± 1271 (2 of 3 reached)"
+    assert str(Estimate(())) == "-"
+
+
+def test_every_run_is_counted(tmp_path):
+    put(tmp_path, "nan", 0, "finished", test_error=10.0, **{"updates_to_1%": None})
+    put(tmp_path, "nan", 1, "finished", test_error=12.0, **{"updates_to_1%": 40.0})
+    put(tmp_path, "nan", 2, "diverged", test_error=90.0)
+    put(tmp_path, "nan", 3)
+    folder_of(tmp_path, "unique", "smoke", "nan", 4).mkdir()
+    put(tmp_path, "reference", 0, "finished", test_error=50.0)
+    table = table_of(UNIQUE, tmp_path, "smoke")
+    nan = row(table, "nan")
+    assert (nan.finished, nan.diverged, nan.partial) == (2, 1, 2)
+    assert nan.runs == "5 (1 diverged, 2 partial)"
+    assert nan.numbers["test_error"].values == (10.0, 12.0)  # the diverged run's last number has no part in it
+    assert nan.numbers["updates_to_1%"].values == (None, 40.0)
+    assert row(table, "hard").runs == "0"
+    assert table.order().startswith("nan ~ reference; no number: hard, leak, curriculum,")
+    text = str(table)
+    for part in ("5 (1 diverged, 2 partial)", "31.12", "40 (1 of 2 reached)", UNIQUE.agreement):
+        assert part in text
+    again = json.loads(json.dumps(table.as_json(), allow_nan=False))
+    assert again["rows"][3]["numbers"]["test_error"]["mean"] == 11.0
+    assert again["rows"][3]["paper"] == 31.12
+    assert again["rows"][3]["runs"] == 5
+
+
+def test_order_says_where_intervals_are_apart(tmp_path):
+    for seed in range(3):
+        put(tmp_path, "nan", seed, "finished", test_error=30.0 + 0.01 * seed)
+        put(tmp_path, "hard", seed, "finished", test_error=20.0 + 0.01 * seed)
+        put(tmp_path, "leak", seed, "finished", test_error=20.0 + 0.02 * seed)
+    assert table_of(UNIQUE, tmp_path, "smoke", ["nan", "hard", "leak"]).order() == "hard ~ leak < nan"
+
+
+def test_other_settings_and_broken_files_are_noted(tmp_path):
+    put(tmp_path, "nan", 0, "finished", test_error=1.0)
+    put(tmp_path, "nan", 1, "finished", {"hidden": 99}, test_error=1.0)
+    put(tmp_path, "nan", 2, "finished", {"hidden": 99}, test_error=1.0)
+    put(tmp_path, "leak", 0)
+    (folder_of(tmp_path, "unique", "smoke", "leak", 0) / "result.json").write_text('{"sta')
+    table = table_of(UNIQUE, tmp_path, "smoke")
+    broken, changed = sorted(table.notes)
+    assert broken.startswith("leak seed-0 cannot be read and counts as partial:")
+    assert changed == "nan seed-1, seed-2: not the preset's hidden=99"
+    assert row(table, "leak").partial == 1
+
+
+def test_sweep_has_a_row_a_value(tmp_path):
+    put(tmp_path / "a", "nan", 0, "finished", test_error=3.0)
+    put(tmp_path / "b", "nan", 0, "finished", test_error=2.0)
+    table = sweep_table_of(UNIQUE, "nan", "smoke", [("c=1", tmp_path / "a"), ("c=2", tmp_path / "b")])
+    assert [str(row.numbers["test_error"]) for row in table.rows] == ["3", "2"]
+    assert table.order() == "c=2 ~ c=1"
