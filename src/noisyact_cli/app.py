@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noisyact_cli import changes
+from noisyact_cli import changes, data
+from noisyact_cli.answers import AsJson, print_json, user_errors
 from noisyact_cli.progress import View
 
 if TYPE_CHECKING:
@@ -30,8 +27,7 @@ app = typer.Typer(
     help="Rerun the experiments of 'Noisy Activation Functions' and measure the library." + _EXIT_CODES,
     no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
 )  # fmt: skip
-data_app = typer.Typer(help="The data sets: what there is, whether it is whole, and getting it.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+app.add_typer(data.app, name="data")
 
 Preset = Annotated[str, typer.Option(help="smoke (seconds), short (minutes) or paper (the paper's size)")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
@@ -39,7 +35,6 @@ Out = Annotated[Path, typer.Option(help="folder the runs are kept in")]
 Jobs = Annotated[int | None, typer.Option(help="runs at once (default: one a CPU core; one on a GPU)")]
 Seeds = Annotated[int, typer.Option(help="runs of each arm, with seeds 0, 1, ...")]
 Force = Annotated[bool, typer.Option(help="do finished and begun runs again from the start")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="change a setting; repeatable")]
 RUNS = Path("out/runs")
 
@@ -59,7 +54,7 @@ def list_experiments(as_json: AsJson = False) -> None:
         for e in map(registry.load, registry.names())
     ]  # fmt: skip
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for e in found:
         print(f"{e['name']}: {e['title']}")
@@ -85,7 +80,7 @@ def run_one(
     as_json: AsJson = False,
 ) -> None:
     """Train one arm, or go on where a killed run stopped; a finished run is not done again."""
-    with _user_errors():
+    with user_errors():
         from noisyact.experiments import registry
         from noisyact.experiments.grid import Job
 
@@ -108,7 +103,7 @@ def run_one(
             record = job.do(lambda done, total, _: view.at(name, done, total))
             view.ended(name, _ending(record))
     if as_json:
-        _print_json(record)
+        print_json(record)
     else:
         print("\n".join(f"{key}: {_number(value)}" for key, value in record["result"].items()))
         print(f"folder: {job.folder}")
@@ -128,7 +123,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Do all arms and seeds of experiments, several at once, and print each one's table beside the paper's numbers."""
-    with _user_errors():
+    with user_errors():
         from noisyact.experiments import registry
         from noisyact.experiments.grid import Job
         from noisyact.experiments.table import table_of
@@ -164,7 +159,7 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Do one arm at several values of settings; each value's runs are kept in DIR/sweep/NAME=VALUE."""
-    with _user_errors():
+    with user_errors():
         from urllib.parse import quote
 
         from noisyact.experiments import registry
@@ -196,7 +191,7 @@ def table(
     as_json: AsJson = False,
 ) -> None:
     """Print an experiment's table from the runs that are recorded."""
-    with _user_errors():
+    with user_errors():
         from noisyact.experiments import registry
         from noisyact.experiments.table import table_of
 
@@ -204,7 +199,7 @@ def table(
         if not out.is_dir():
             raise ValueError(f"--out {out}: there is no such folder")
         if as_json:
-            _print_json(found.as_json())
+            print_json(found.as_json())
         else:
             print(found)
 
@@ -212,7 +207,7 @@ def table(
 @app.command("figures")
 def figures(out: Annotated[Path, typer.Option("--out", "-o", help="folder for them")] = Path("out/figures")) -> None:
     """Draw the paper's figures of the activations themselves, as SVG and PNG."""
-    with _user_errors():
+    with user_errors():
         from noisyact.experiments.figures import draw_all
 
         for path in draw_all(out):
@@ -225,77 +220,6 @@ def bench(arguments: Annotated[list[str] | None, typer.Argument(help="see: noisy
     from noisyact.bench.__main__ import main
 
     raise typer.Exit(main(arguments or ["--help"]))
-
-
-@data_app.command("list")
-def data_list(as_json: AsJson = False) -> None:
-    """The data sets, who needs them, and whether they are there."""
-    from noisyact.data import catalog, locate
-    from noisyact.tables import text_table
-
-    sets = [catalog.dataset(name) for name in catalog.names()]
-    if as_json:
-        _print_json(
-            [{"name": s.name, "needed_by": s.needed_by, "bytes": s.size, "status": locate.status(s)} for s in sets]
-        )
-        return
-    rows = [(s.name, locate.status(s), f"{s.size / 1e6:.1f} MB", s.needed_by, s.title) for s in sets]
-    print(text_table(("name", "status", "size", "needed by", ""), rows))
-
-
-@data_app.command("verify")
-def data_verify(
-    names: Annotated[list[str] | None, typer.Argument(help="default: all that are present")] = None,
-) -> None:
-    """Read data sets and compare their checksums; exit code 1 if a file is not what it should be."""
-    with _user_errors():
-        from noisyact.data import catalog, locate
-        from noisyact.data.verify import verify
-
-        chosen = names or [name for name in catalog.names() if locate.status(name) == "present"]
-        problems = []
-        for name in chosen:
-            with View(1, "files") as view:
-                found = verify(name, view.at)
-                view.ended(name, "as it should be" if not found else f"{len(found)} files are not as they should be")
-            problems += found
-        print("\n".join(problems) if problems else f"{len(chosen)} data sets verified")
-        if problems:
-            raise typer.Exit(1)
-
-
-@data_app.command("fetch")
-def data_fetch(
-    names: Annotated[list[str], typer.Argument(help="see: noisyact data list")],
-    archive: Annotated[Path | None, typer.Option(help="take the files from this zip or tar")] = None,
-) -> None:
-    """Get data sets, over https or from an archive; what is there already is not fetched again."""
-    with _user_errors():
-        from noisyact.data import catalog
-        from noisyact.data.fetch import Refused, fetch
-
-        for name in [catalog.dataset(name).name for name in names]:
-            with View(1, "files") as view:
-                try:
-                    folder = fetch(name, view.at, archive=archive)
-                except (Refused, ConnectionError) as error:
-                    print(f"noisyact: {error}", file=sys.stderr)
-                    raise typer.Exit(1) from None
-            print(folder)
-
-
-@contextlib.contextmanager
-def _user_errors() -> Iterator[None]:
-    """What a user can put right is one line and exit code 2; Ctrl-C says how to go on, with exit code 130."""
-    try:
-        yield
-    except (ValueError, FileNotFoundError) as error:
-        print(f"noisyact: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        again = shlex.join(["noisyact", *(word for word in sys.argv[1:] if word != "--force")])
-        print(f"\nstopped; what is done is kept. To go on: {again}", file=sys.stderr)
-        raise typer.Exit(130) from None
 
 
 def _at_least(least: int, **flags: int | None) -> None:
@@ -344,7 +268,7 @@ def _finish(tables: list[Table], outcomes: list[Outcome], as_json: bool) -> None
     failed = [outcome for outcome in outcomes if outcome.record is None]
     if as_json:
         failures = [{"folder": str(outcome.job.folder), "error": outcome.error} for outcome in failed]
-        _print_json({"tables": [table.as_json() for table in tables], "failed": failures})
+        print_json({"tables": [table.as_json() for table in tables], "failed": failures})
     else:
         print("\n\n".join(map(str, tables)))
     for outcome in failed:
@@ -378,7 +302,3 @@ def _cores() -> int:
     import os
 
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))

@@ -1,0 +1,73 @@
+"""The commands `noisyact data ...`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noisyact_cli.answers import AsJson, print_json, user_errors
+from noisyact_cli.progress import View
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The data sets: what there is, whether it is whole, and getting it.", no_args_is_help=True)
+
+
+@app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """The data sets, who needs them, and whether they are there."""
+    from noisyact.data import catalog, locate
+    from noisyact.tables import text_table
+
+    sets = [catalog.dataset(name) for name in catalog.names()]
+    if as_json:
+        print_json(
+            [{"name": s.name, "needed_by": s.needed_by, "bytes": s.size, "status": locate.status(s)} for s in sets]
+        )
+        return
+    rows = [(s.name, locate.status(s), f"{s.size / 1e6:.1f} MB", s.needed_by, s.title) for s in sets]
+    print(text_table(("name", "status", "size", "needed by", ""), rows))
+
+
+@app.command("verify")
+def data_verify(
+    names: Annotated[list[str] | None, typer.Argument(help="default: all that are present")] = None,
+) -> None:
+    """Read data sets and compare their checksums; exit code 1 if a file is not what it should be."""
+    with user_errors():
+        from noisyact.data import catalog, locate
+        from noisyact.data.verify import verify
+
+        chosen = names or [name for name in catalog.names() if locate.status(name) == "present"]
+        problems = []
+        for name in chosen:
+            with View(1, "files") as view:
+                found = verify(name, view.at)
+                view.ended(name, "as it should be" if not found else f"{len(found)} files are not as they should be")
+            problems += found
+        print("\n".join(problems) if problems else f"{len(chosen)} data sets verified")
+        if problems:
+            raise typer.Exit(1)
+
+
+@app.command("fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="see: noisyact data list")],
+    archive: Annotated[Path | None, typer.Option(help="take the files from this zip or tar")] = None,
+) -> None:
+    """Get data sets, over https or from an archive; what is there already is not fetched again."""
+    with user_errors():
+        from noisyact.data import catalog
+        from noisyact.data.fetch import Refused, fetch
+
+        for name in [catalog.dataset(name).name for name in names]:
+            with View(1, "files") as view:
+                try:
+                    folder = fetch(name, view.at, archive=archive)
+                except (Refused, ConnectionError) as error:
+                    print(f"noisyact: {error}", file=sys.stderr)
+                    raise typer.Exit(1) from None
+            print(folder)
