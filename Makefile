@@ -2,9 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo picture test lint bench clean
 
+# The main job: an experiment of the paper with all its arms, its table and its page.
 demo: .venv/ready
+	$(BIN)/noisyact reproduce unique --preset short --seeds 1 --out out/demo
+	$(BIN)/noisyact report out/demo -o out/demo/report.html
+
+# The picture of the README: a network that starts saturated, with and without noise.
+picture: .venv/ready
 	$(BIN)/python examples/saturated_start.py
 
 test: lint

@@ -15,7 +15,7 @@ LAYERS = [
     "tables", "compiling", "schemes", "pairs", "equations", "checkpointing", "noise", "ops", "backends", "sequences",
     "functional", "activations", "anneal", "scheduler", "saturating", "cell_noise", "cells", "recurrent", "inventory",
     "convert", "finite", "diagnostics", "integrations", "bench", "data",
-    "experiments", "cli",
+    "experiments",
 ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_wheel_with_and_without_a_compiler(tmp_path):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(where / "unpacked")
             libraries = [n for n in archive.namelist() if n.endswith(".so")]
-        assert wheel.stat().st_size < 600_000
+        assert wheel.stat().st_size < 900_000
         said = run_from(wheel, CODE)
         if name == "with":
             assert libraries

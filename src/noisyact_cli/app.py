@@ -204,6 +204,20 @@ def table(
             print(found)
 
 
+@app.command("report")
+def report(
+    out: Annotated[Path, typer.Argument(help="where the runs are")] = RUNS,
+    to: Annotated[Path, typer.Option("--output", "-o", help="the page to write")] = Path("report.html"),
+) -> None:
+    """Write one page of HTML with the tables, curves and figures of all runs below a folder; it needs no network."""
+    with user_errors():
+        from noisyact.experiments import report as page
+
+        if not out.is_dir():
+            raise ValueError(f"{out}: there is no such folder")
+        print(page.write(out, to, page.drawn_figures()))
+
+
 @app.command("figures")
 def figures(out: Annotated[Path, typer.Option("--out", "-o", help="folder for them")] = Path("out/figures")) -> None:
     """Draw the paper's figures of the activations themselves, as SVG and PNG."""

@@ -23,10 +23,17 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_json(path: Path, value: Any) -> None:

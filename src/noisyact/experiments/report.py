@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import tempfile
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from noisyact.experiments import registry
 from noisyact.experiments.files import read_json, read_lines, write_text
 from noisyact.experiments.statistics import interval
 
-__all__ = ["gather", "write"]
+__all__ = ["drawn_figures", "gather", "write"]
 
 _SCRIPTS = ("phi.js", "chart.js", "page.js")
 
@@ -63,6 +64,23 @@ def gather(out: Path) -> list[dict[str, Any]]:
                     "metrics": sorted(metrics - {"update"}, key=lambda m: (m != experiment.metric, m)),
                 })  # fmt: skip
     return found
+
+
+def drawn_figures() -> list[dict[str, str]]:
+    """The paper's figures that need no training, each with its title and its SVG."""
+    from noisyact.experiments.figures import draw_all
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [path for path in draw_all(Path(folder)) if path.suffix == ".svg"]
+        return [
+            {"title": path.stem.replace("-", " ").replace("_", " "), "svg": _element(path.read_text(encoding="utf-8"))}
+            for path in paths
+        ]
+
+
+def _element(svg: str) -> str:
+    """The svg element alone, without the declarations before it."""
+    return svg[svg.index("<svg") :]
 
 
 def _arm(folder: Path, arm: Any, metric: str) -> dict[str, Any]:
