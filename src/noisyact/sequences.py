@@ -40,7 +40,7 @@ def run_layer(
     if path == "cpu":
         given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
         wide_x, *others = _in_dtype(working_dtype(x.dtype), given)
-        results = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)
+        results = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
         y, h_n, c_n = _in_dtype(x.dtype, results)
         return y, h_n, c_n if kind == "lstm" else None
     count, hidden = NONLINEARITIES[kind], w_ih.shape[0] // reference.GATES[kind]

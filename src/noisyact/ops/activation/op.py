@@ -17,7 +17,7 @@ from noisyact.schemes import Scheme, scheme
 
 __all__ = ["has_kernel", "noisy_activation"]
 
-_BATCHED = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
 
 
 def noisy_activation(

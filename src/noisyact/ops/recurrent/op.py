@@ -120,7 +120,7 @@ def _layer(
 def _forward(call: Call, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The first h and c, the weights and the biases follow x. All h, the last h and c, and what backward needs."""
     h0, c0, *weights = (None if t is None else contiguous(t) for t in others)
-    h, gates, extra = native.layer_forward(call, contiguous(x), *weights, h0, c0)  # pyright: ignore[reportArgumentType]
+    h, gates, extra = native.layer_forward(call, contiguous(x), *weights, h0, c0)  # pyright: ignore
     last = _last_rows(call.sizes, call.reverse)
     if call.kind != "lstm":
         return h, h[last].clone(), h.new_empty(0, call.hidden), gates, extra
@@ -251,5 +251,5 @@ class _EagerLayer(torch.autograd.Function):
             raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
         h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p = ctx.saved_tensors
         _, wants_x, wants_h0, *_ = ctx.needs_input_grad
-        gradients = _backward(ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)
+        gradients = _backward(ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)  # pyright: ignore[reportCallIssue]
         return None, *_where_asked(gradients, wants_x, wants_h0, c0, b_hh, p)
