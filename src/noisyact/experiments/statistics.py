@@ -18,8 +18,8 @@ _T = {
 def interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     """The mean, and the ends of its 95% interval by Student's t; None for what the values do not give.
 
-    >>> interval([1.0, 2.0, 3.0])
-    (2.0, -0.4843440209775137, 4.484344020977514)
+    >>> [round(number, 3) for number in interval([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
     >>> interval([5.0]), interval([])
     ((5.0, None, None), (None, None, None))
     """

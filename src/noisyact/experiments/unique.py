@@ -56,7 +56,7 @@ def sequences(count: int, length: int, values: int, generator: torch.Generator) 
 
     >>> x, unique = sequences(2, 3, 11, torch.Generator().manual_seed(0))
     >>> x.T.tolist(), unique.tolist()
-    ([[0, 1, 7], [9, 0, 4]], [3, 3])
+    ([[10, 1, 8], [7, 3, 3]], [3, 2])
     """
     x = torch.randint(values, (length, count), generator=generator)
     present = F.one_hot(x, values).amax(dim=0)
