@@ -47,6 +47,10 @@ class Settings:
     """Of the tanhs, as in the authors' code."""
     gate_alpha: float = 1.1
     """Of the sigmoids, as in the authors' code."""
+    clip: bool = True
+    """Outputs of the tanhs are clipped to [-1, 1], as in the authors' code of the paper's time."""
+    gate_clip: bool = False
+    """Outputs of the sigmoids are clipped to [0, 1]; not so in the authors' code."""
     curriculum: bool = False
     """Sequences grow from 3 integers to the full length over the first half of the run."""
 
@@ -89,7 +93,8 @@ def _noise(settings: Settings) -> tuple[na.Scheme | None, na.Scheme | None]:
     kind = {"nan": na.NAN, "nah": na.NAH}.get(settings.scheme)
     if kind is None:
         raise ValueError(f"unique: scheme={settings.scheme!r}: allowed are 'nan', 'nah', 'nanil', 'none'")
-    return kind(c=settings.c, alpha=settings.alpha), kind(c=settings.c, alpha=settings.gate_alpha)
+    state = kind(c=settings.c, alpha=settings.alpha, clip=settings.clip)
+    return state, kind(c=settings.c, alpha=settings.gate_alpha, clip=settings.gate_clip)
 
 
 class Unique:
