@@ -36,7 +36,7 @@ class Settings:
     evaluate_every: int = 500
     test_sequences: int = 10_000
     learning_rate: float = 2e-3
-    clip: float = 1.0
+    max_gradient_norm: float = 1.0
     hard: bool = True
     scheme: str | None = None
     """nan, nah or nanil."""
@@ -124,7 +124,7 @@ class Unique:
         loss = F.cross_entropy(self.model(x.to(self.device)), unique.to(self.device))
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
+        nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_gradient_norm)
         self.optimizer.step()
         recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
         return {"loss": loss.item(), "c": c} if recorded else {}
