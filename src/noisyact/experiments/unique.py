@@ -117,7 +117,7 @@ class Unique:
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
         settings = self.settings
-        c = na.anneal.inverse_sqrt(30.0, 0.5)(index // 200) if settings.annealed else settings.c
+        c = na.anneal.inverse_sqrt(30.0, 0.5, every=200)(index) if settings.annealed else settings.c
         if settings.scheme is not None:
             na.set_noise_scale(self.model, c)
         x, unique = sequences(settings.batch, self._length(index), settings.values, self.generators["data"])
