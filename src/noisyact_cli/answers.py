@@ -1,4 +1,4 @@
-"""How commands answer: JSON for programs, one line for what a user can put right, exit codes."""
+"""What commands share: options, and how they answer: JSON, one line for what a user can put right, exit codes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["AsJson", "print_json", "user_errors"]
+__all__ = ["EXIT_CODES", "RUNS", "AsJson", "Out", "Preset", "print_json", "user_errors"]
 
+EXIT_CODES = """
+
+Exit codes: 0 done; 1 something failed (a run that diverged has not: that is its result, and is shown); 2 wrong
+arguments, or data that is missing; 130 stopped by Ctrl-C: the same command goes on where it stopped.
+"""
+RUNS = Path("out/runs")
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+Out = Annotated[Path, typer.Option(help="folder the runs are kept in")]
+Preset = Annotated[str, typer.Option(help="smoke (seconds), short (minutes) or paper (the paper's size)")]
 
 
 @contextlib.contextmanager
