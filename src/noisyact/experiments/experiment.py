@@ -29,15 +29,21 @@ class Task(Protocol):
     A run that is stopped and resumed must end as one that was not. So all state is in what is named here: `modules`
     and `optimizers` by their state_dicts, `generators` by their states, and `memory`, which JSON can hold; torch's own
     generators are kept too.
+
+    A task may also have a method `samples` that returns tables of text to be kept when it has finished: a list of
+    dictionaries with a title, columns and rows.
     """
 
-    updates: int
-    """Updates in all."""
     evaluate_every: int
     modules: dict[str, torch.nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
     generators: dict[str, torch.Generator]
     memory: dict[str, Any]
+
+    @property
+    def updates(self) -> int:
+        """Updates in all; a task may come to lower it, by what it has in its memory, and so end."""
+        ...
 
     def update(self, index: int) -> dict[str, float]:
         """Make one update; returns what is to be recorded of it."""
@@ -86,6 +92,8 @@ class Experiment:
         start: makes the task of a run from its settings, seed and device.
         data: names of the data sets it needs.
         minutes: expected for one run, by preset, on a CPU.
+        commentary: what agrees with the paper and what does not, by preset; plain text, a blank line between
+            paragraphs. A file `commentary.txt` beside the runs takes its place.
     """
 
     name: str
@@ -100,6 +108,7 @@ class Experiment:
     start: Callable[[Any, int, torch.device], Task]
     data: tuple[str, ...] = ()
     minutes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    commentary: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -174,23 +175,30 @@ def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
     changed: dict[str, list[str]] = {}
     for seed in sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name)):
         try:
-            status = "partial"
+            status, result = "partial", {}
             if (seed / "result.json").exists():
                 record = read_json(seed / "result.json")
-                status = record["status"]
-                if status == "finished":
-                    results.append(record["result"])
+                status, result = record["status"], _checked(record["result"])
             if (seed / "config.json").exists():
                 changes = _changes(read_json(seed / "config.json")["settings"], expected)
                 changed.setdefault(changes, []).append(seed.name)
             counts[status] += 1
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if status == "finished":
+                results.append(result)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             notes.append(f"{arm.name} {seed.name} cannot be read and counts as partial: {error}")
             counts["partial"] += 1
     notes.extend(f"{arm.name} {', '.join(seeds)}: not the preset's {what}" for what, seeds in changed.items() if what)
     names = dict.fromkeys(name for result in results for name in result)
     numbers = {name: Estimate(tuple(result.get(name) for result in results)) for name in names}
     return Row(arm.name, arm.title, arm.paper, **counts, numbers=numbers)
+
+
+def _checked(result: dict[str, Any]) -> dict[str, float | None]:
+    for name, value in result.items():
+        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise ValueError(f"its {name} is {value!r}, not a finite number")
+    return result
 
 
 def _changes(settings: dict[str, Any], expected: Any) -> str:
