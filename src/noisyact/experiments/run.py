@@ -26,7 +26,7 @@ from noisyact.experiments import checkpoint
 from noisyact.experiments.experiment import Experiment, UnknownName
 from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
 
-__all__ = ["DEVICES", "Progress", "folder_of", "resolve", "run", "signature"]
+__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature"]
 
 DEVICES = ("auto", "cpu", "cuda")
 _RECORDS = ("metrics.jsonl", "timing.jsonl")
@@ -94,13 +94,19 @@ def resolve(device: str) -> torch.device:
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
+def clear(folder: Path) -> None:
+    """Remove a run, with what its loggers keep of it."""
+    # The settings last: until the checkpoints are gone they say whose those are.
+    for name in ("checkpoints", "logs"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("result.json", *_RECORDS, "config.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def _known(folder: Path, config: dict[str, Any], force: bool) -> dict[str, Any] | None:
     """The record of a finished run; an unfinished one must have been begun with the same settings."""
     if force:
-        # The settings last: until the checkpoints are gone they say whose those are.
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        for name in ("result.json", *_RECORDS, "config.json"):
-            (folder / name).unlink(missing_ok=True)
+        clear(folder)
         return None
     if (folder / "config.json").exists():
         before = read_json(folder / "config.json")
