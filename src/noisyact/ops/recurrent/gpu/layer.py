@@ -18,7 +18,7 @@ from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton.launch import Launcher
 
-__all__ = ["Rows", "layer_backward", "layer_forward", "products_as_cudnn"]
+__all__ = ["Rows", "check_alarm", "layer_backward", "layer_forward", "products_as_cudnn"]
 
 
 class Rows(NamedTuple):
@@ -71,7 +71,8 @@ def _alarm() -> Tensor:
     return torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
 
 
-def _check_alarm() -> None:
+def check_alarm() -> None:
+    """Raise if a kernel that has run gave up waiting."""
     if _alarm().item():
         _alarm().zero_()
         raise RuntimeError(
@@ -98,7 +99,7 @@ def layer_forward(
     steps, batch, offsets = rows
     hidden, gates = w_hh.shape[1], GATES[kind]
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
-    _check_alarm()
+    check_alarm()
     with products_as_cudnn():
         a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
     lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
@@ -149,7 +150,7 @@ def layer_backward(
     hidden, gates = w_hh.shape[1], GATES[kind]
     wide = 4 if gates > 1 else 1
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
-    _check_alarm()
+    check_alarm()
     packed = None if cut.resident else y.new_empty(programs * blocks * cut.units * gates * padded)
     dgates = y.new_empty(y.shape[0], (6 if kind == "gru" else gates) * hidden)
     exchange = _exchange(y, blocks * cut.rows * gates * padded, blocks)
