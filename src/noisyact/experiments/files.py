@@ -11,16 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["alone_in", "append_line", "read_json", "read_lines", "write_json", "write_lines", "write_text"]
+__all__ = [
+    "alone_in", "append_line", "read_json", "read_lines", "write_bytes", "write_json", "write_lines", "write_text",
+]  # fmt: skip
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a file by text, at once."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file at once: at no moment is there half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
