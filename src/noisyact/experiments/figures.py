@@ -125,7 +125,7 @@ def gaussian_noise() -> Figure:
     samples = torch.linspace(-4, 4, 400, dtype=torch.float64)
     xi = functional.standard_normal(torch.tensor(2), samples.shape).double()
     phi = equations.phi(samples, HARD_TANH, NAN(c=c, alpha=alpha), c, p, xi)
-    ax.plot(samples, phi, ".", color=picture.RED, markersize=3, label=r"$\phi(x, \xi)$, samples")
+    ax.plot(samples, phi, ".", color=picture.RED, markersize=3, label=r"$\phi(x, \xi)$, samples", rasterized=True)
     ax.plot(x, u, "--", color=picture.BLUE, linewidth=1.5, label="$u(x)$")
     ax.plot(x, h, color=picture.GREEN, linewidth=3.5, label="$h(x)$")
     at = torch.tensor(2.6, dtype=torch.float64)
@@ -149,7 +149,9 @@ def alphas() -> Figure:
     for row, (kind, scheme) in zip(axes, schemes.items(), strict=True):
         for ax, alpha in zip(row, (0.85, 1.0, 1.15), strict=True):
             noise = scheme(c=c, alpha=alpha)
-            ax.plot(x, equations.phi(x, HARD_TANH, noise, c, p, xi), ".", color=picture.SKY, markersize=3)
+            ax.plot(
+                x, equations.phi(x, HARD_TANH, noise, c, p, xi), ".", color=picture.SKY, markersize=3, rasterized=True
+            )
             ax.plot(x, HARD_TANH.h(x), color=picture.GREEN, linewidth=3.5)
             ax.plot(x, equations.phi(x, HARD_TANH, noise, c, p, None), "--", color=picture.BLACK, linewidth=1.3)
             ax.set_title(rf"$\alpha = {alpha:g}$, {kind}", fontsize=10)
