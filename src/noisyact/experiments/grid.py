@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 
 from noisyact.experiments import registry
+from noisyact.experiments.logs import Logs
 from noisyact.experiments.run import Progress, folder_of, run
 
 __all__ = ["Event", "Job", "Outcome", "Watch", "run_all"]
@@ -30,7 +31,7 @@ __all__ = ["Event", "Job", "Outcome", "Watch", "run_all"]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One run to be done; the arguments of :func:`noisyact.experiments.run.run`."""
+    """One run to be done; the arguments of :func:`noisyact.experiments.run.run`, and loggers."""
 
     experiment: str
     arm: str
@@ -40,6 +41,7 @@ class Job:
     device: str = "auto"
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     force: bool = False
+    log: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -48,10 +50,23 @@ class Job:
 
     def do(self, progress: Progress | None = None) -> dict[str, Any]:
         """Do it in this process; returns the record."""
-        return run(
-            registry.load(self.experiment), self.arm, self.preset, self.seed, self.out, device=self.device,
-            changes=self.changes, force=self.force, progress=progress,
-        )  # fmt: skip
+        logs = Logs(self.log, self.folder)
+
+        def told(done: int, total: int, line: dict[str, float]) -> None:
+            if progress is not None:
+                progress(done, total, line)
+            logs.follow()
+
+        try:
+            record = run(
+                registry.load(self.experiment), self.arm, self.preset, self.seed, self.out, device=self.device,
+                changes=self.changes, force=self.force, progress=told,
+            )  # fmt: skip
+        except BaseException:
+            logs.end(None)
+            raise
+        logs.end(record)
+        return record
 
 
 @dataclasses.dataclass(frozen=True)
