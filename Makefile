@@ -14,7 +14,7 @@ picture: .venv/ready
 	$(BIN)/python examples/saturated_start.py
 
 test: lint
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -rs -n auto
 
 lint: .venv/ready
 	$(BIN)/ruff check .
