@@ -11,7 +11,7 @@ import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import cell_op, reference
 from noisyact.ops.recurrent.gpu import op as gpu
-from noisyact.ops.recurrent.gpu import step
+from noisyact.ops.recurrent.gpu import registration, step
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 from recurrent_cases import PLANS, Case
 
@@ -48,19 +48,40 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
     forward, backward = PLANS[plan](case)
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
     monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
-    arguments = (
-        case.kind, case.sizes, case.x, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
-                 case.seed, case.cell_noise, case.reverse)  # fmt: skip
     right, wide = case.reference()
-    mine = list(gpu.layer(*arguments))[: len(right)]
+    mine = case.by_kernels()
     for a, b in zip(mine, right, strict=True):
         close(a, b)
     with torch.no_grad():
-        for a, b in zip(gpu.layer(*arguments), mine, strict=False):
+        for a, b in zip(case.by_kernels(), mine, strict=True):
             assert torch.equal(a, b)
     right_gradients = case.gradients(right, wide)
     for name, gradient in case.gradients(mine, case.leaves()).items():
         close(gradient, right_gradients[name], name)
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_layers_above_each_other_equal_one_after_the_other(kind, state):
+    below, above = Case(kind, 3, 3, 5, state=state, packed=True), Case(kind, 3, 3, 5, state=state)
+    weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in (below, above)]
+    leaves = {f"{name} {i}": leaf for i, case in enumerate((below, above)) for name, leaf in case.leaves().items()}
+    del leaves["x 1"]
+    h, c = (None if s[0] is None else torch.stack(s) for s in ((below.h0, above.h0), (below.c0, above.c0)))
+    seeds, noise = [below.seed, below.seed + 1], below.cell_noise
+    together = list(gpu.layers(kind, below.sizes, below.x, h, c, weights, seeds, noise, False))
+    x, last = below.x, []
+    for index in range(2):
+        own = [None if s is None else s[index : index + 1] for s in (h, c)]
+        x, *states = gpu.layers(kind, below.sizes, x, *own, [weights[index]], [seeds[index]], noise, False)
+        last.append(states)
+    apart = [x, *(torch.cat(states) for states in zip(*last, strict=True))]
+    for one, other in zip(together, apart, strict=True):
+        assert torch.equal(one, other)
+    right = below.gradients(apart, leaves)
+    for name, gradient in below.gradients(together, leaves).items():
+        torch.testing.assert_close(gradient, right[name], msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -99,10 +120,12 @@ def test_the_operators_keep_torchs_rules(kind, state):
     text = str(na.NAH())
     for packed in (False, True):
         case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2)
-        offsets, before = gpu._packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
+        offsets, before = gpu.packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
         scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
         tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
-        torch.library.opcheck(gpu._layer, (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True))
+        torch.library.opcheck(
+            registration._layer, (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True)
+        )
 
 
 def test_compiled_with_gradients():
@@ -111,7 +134,7 @@ def test_compiled_with_gradients():
     scales, text = (case.cell_noise.state_scale, case.cell_noise.gate_scale), str(na.NAH())
 
     def run():
-        y, h_n, c_n, _, _ = gpu._layer(*arguments, *scales, "lstm", text, text, True, 3, 2, False, True)
+        y, h_n, c_n, _, _ = registration._layer(*arguments, *scales, "lstm", text, text, True, 3, 2, False, True)
         return y.sin(), h_n, c_n
 
     leaves = case.leaves()

@@ -7,6 +7,7 @@ import torch
 import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
+from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu.plan import Plan, backward_plan, forward_plan
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 
@@ -59,6 +60,15 @@ class Case:
     def leaves(self):
         named = {n: getattr(self, n) for n in ("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "p")}
         return {name: leaf for name, leaf in named.items() if leaf is not None}
+
+    def by_kernels(self):
+        """The results of the GPU's kernels."""
+        h, c = (None if state is None else state.unsqueeze(0) for state in (self.h0, self.c0))
+        layer = (self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.p)
+        y, h_n, c_n = gpu.layers(
+            self.kind, self.sizes, self.x, h, c, [layer], [self.seed], self.cell_noise, self.reverse
+        )
+        return [y, h_n[0]] + ([c_n[0]] if self.kind == "lstm" else [])
 
     def reference(self):
         """The results in float64, and the leaves they come from."""

@@ -11,6 +11,7 @@ import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent.gpu import layer as launches
 from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.gpu.plan import Plan, forward_plan
 from recurrent_cases import Case
 
@@ -31,13 +32,6 @@ def _exact_products():
     torch.backends.cudnn.allow_tf32 = before
 
 
-def run(case):
-    arguments = (
-        case.kind, case.sizes, case.x, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
-                 case.seed, case.cell_noise, case.reverse)  # fmt: skip
-    return list(gpu.layer(*arguments))[: 3 if case.kind == "lstm" else 2]
-
-
 def off(mine, right):
     return ((mine.double() - right.double()).norm() / right.double().norm().clamp(min=1e-9)).item()
 
@@ -45,7 +39,7 @@ def off(mine, right):
 def compare(case, bounds=None):
     for_outputs, for_gradients = bounds or BOUNDS[case.dtype]
     right, wide = case.reference()
-    mine = run(case)
+    mine = case.by_kernels()
     for one, other in zip(mine, right, strict=True):
         assert one.dtype == case.dtype
         assert one.isfinite().all()
@@ -83,12 +77,12 @@ def test_every_noise_equals_the_reference(noise, kind, dtype):
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_a_launch_a_step_gives_the_same(kind, monkeypatch):
     case = Case(kind, 7, 20, 300, device="cuda")
-    right = run(case)
+    right = case.by_kernels()
     gradients = case.gradients(right, case.leaves())
     for name in ("forward_plan", "backward_plan"):
         chosen = getattr(gpu, name)
         monkeypatch.setattr(gpu, name, lambda *a, chosen=chosen: chosen(*a)._replace(persistent=False))
-    mine = run(case)
+    mine = case.by_kernels()
     for one, other in zip(mine, right, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     for name, gradient in case.gradients(mine, case.leaves()).items():
@@ -97,9 +91,9 @@ def test_a_launch_a_step_gives_the_same(kind, monkeypatch):
 
 def test_tf32_is_taken_where_cudnn_takes_it():
     case = Case("lstm", 3, 20, 200, noise="nan:alpha=1.0", device="cuda")
-    exact = run(case)[0]
+    exact = case.by_kernels()[0]
     torch.backends.cudnn.allow_tf32 = True
-    rounded = run(case)[0]
+    rounded = case.by_kernels()[0]
     assert 1e-5 < off(rounded, exact) < 1e-2
     assert not torch.backends.cuda.matmul.allow_tf32
 
@@ -112,7 +106,7 @@ def noise_of(steps, batch, hidden, seed, plan=None):
     with torch.no_grad():
         case.w_ih.zero_()
         case.w_hh.zero_()
-        return (run(case)[0] * 10).reshape(steps, batch, hidden)
+        return (case.by_kernels()[0] * 10).reshape(steps, batch, hidden)
 
 
 def test_noise_is_that_of_the_seed_for_every_plan(monkeypatch):
@@ -260,11 +254,11 @@ def test_the_operators_keep_torchs_rules(kind):
     text = str(na.NAH())
     for packed in (False, True):
         case = Case(kind, 3, 4, 20, packed=packed, device="cuda")
-        offsets, before = (None, None) if not packed else gpu._packed_rows(tuple(case.sizes), False, case.x.device)
+        offsets, before = (None, None) if not packed else gpu.packed_rows(tuple(case.sizes), False, case.x.device)
         scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
         tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
                    case.seed, *scales)  # fmt: skip
-        torch.library.opcheck(gpu._layer, (*tensors, kind, text, text, True, 3, 4, False, True))
+        torch.library.opcheck(registration._layer, (*tensors, kind, text, text, True, 3, 4, False, True))
 
 
 def test_autocast_computes_in_its_dtype():
@@ -297,13 +291,13 @@ def test_a_program_that_never_comes_is_reported(monkeypatch):
 
     launcher = launches._launcher
     monkeypatch.setattr(launches, "_launcher", one_too_few)
-    y = run(case)[0]
+    y = case.by_kernels()[0]
     torch.cuda.synchronize()
     monkeypatch.undo()
     assert y.isnan().any()
     with pytest.raises(RuntimeError, match="gave up waiting"):
-        run(case)
-    assert run(case)[0].isfinite().all()
+        case.by_kernels()
+    assert case.by_kernels()[0].isfinite().all()
 
 
 def test_a_gpu_without_room_takes_a_launch_a_step():

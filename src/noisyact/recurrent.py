@@ -13,7 +13,7 @@ from noisyact import backends
 from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.schemes import NAH, Scheme
-from noisyact.sequences import run_layer
+from noisyact.sequences import run_layers
 
 __all__ = ["NoisyGRU", "NoisyLSTM", "NoisyRNN", "NoisyRecurrent"]
 
@@ -140,25 +140,27 @@ class NoisyRecurrent(nn.RNNBase):
         self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, noise: CellNoise, drawn: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         last_h, last_c, suffixes = [], [], self._suffixes()
-        directions = 2 if self.bidirectional else 1
+        weights = [self._weights(suffix) for suffix in suffixes]
+        p = [None if self.noise is None else self.noise._parameters.get(f"p_{suffix}") for suffix in suffixes]
         seeds = fresh_seeds(drawn, x, len(suffixes))
-        for layer in range(self.num_layers):
+        directions = 2 if self.bidirectional else 1
+        dropout = self.dropout if self.training else 0.0
+        together = self.num_layers if directions == 1 and not dropout else 1
+        for first in range(0, len(suffixes), together * directions):
             outputs = []
             for direction in range(directions):
-                index = layer * directions + direction
-                y, h_n, c_n = run_layer(
-                    self.kind, x, sizes, None if h is None else h[index], None if c is None else c[index],
-                    self._weights(suffixes[index]),
-                    None if self.noise is None else self.noise._parameters.get(f"p_{suffixes[index]}"), noise,
-                    seed=seeds[index], xi=None, reverse=direction == 1, backend=self.backend,
+                own = slice(first + direction, first + direction + together)
+                y, h_n, c_n = run_layers(
+                    self.kind, x, sizes, None if h is None else h[own], None if c is None else c[own], weights[own],
+                    p[own], noise, seeds=seeds[own], reverse=direction == 1, backend=self.backend,
                 )  # fmt: skip
                 outputs.append(y)
                 last_h.append(h_n)
                 last_c.append(c_n)
             x = outputs[0] if directions == 1 else torch.cat(outputs, dim=1)
-            if self.dropout and layer < self.num_layers - 1:
-                x = F.dropout(x, self.dropout, self.training)
-        return x, _stacked(last_h), _stacked(last_c) if self.kind == "lstm" else None
+            if dropout and first + directions < len(suffixes):
+                x = F.dropout(x, dropout)
+        return x, _together(last_h), _together(last_c) if self.kind == "lstm" else None
 
     def _torch_layers(
         self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None
@@ -204,8 +206,8 @@ class NoisyRecurrent(nn.RNNBase):
         return ", ".join(parts)
 
 
-def _stacked(states: list[Any]) -> Tensor:
-    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)
+def _together(states: list[Any]) -> Tensor:
+    return states[0] if len(states) == 1 else torch.cat(states)
 
 
 def _described(hx: Any) -> str:

@@ -14,29 +14,76 @@ from noisyact.ops.activation.reference import working_dtype
 from noisyact.ops.recurrent import op, reference
 from noisyact.ops.recurrent.cell_op import cell
 from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layer"]
+__all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
 
 
-def run_layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: dict[str, Tensor | None],
-    p: Tensor | None, noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, backend: str,
+_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
+
+
+def run_layers(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None,
+    weights: Sequence[dict[str, Tensor | None]], p: Sequence[Tensor | None], noise: CellNoise, *,
+    seeds: Sequence[Tensor | None], reverse: bool, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """One layer in one direction over packed rows, by the backend that can; :func:`reference.layer` has the shapes.
+    """Layers above each other in one direction, by the backend that can: together on a GPU, else one by one.
+
+    Args:
+        h: the first h of each layer, [layers, batch, H]; None for zeros, as for c.
+        weights: by name, of each layer.
+        p: of each layer.
+        seeds: of each layer; None for the expectation.
+
+    Returns: every h of the last layer, and the last h and c of each, [layers, batch, H].
+    """
+    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0]["w_hr"] is not None, False)
+    if path == "triton" and x.shape[0] > 0 and not torch.compiler.is_compiling():
+        dtype = _dtype_on_gpu(x)
+        x, h, c = _in_dtype(dtype, (x, h, c))
+        layers = [
+            _in_dtype(dtype, (*(w[name] for name in _WEIGHTS), own_p)) for w, own_p in zip(weights, p, strict=True)
+        ]
+        y, h_n, c_n = gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
+        return y, h_n, c_n if kind == "lstm" else None
+    states: list[tuple[Tensor, Any]] = []
+    for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
+        x, *state = _run_layer(
+            kind, x, sizes, None if h is None else h[index], None if c is None else c[index], own, own_p, noise,
+            seed=seed, xi=None, reverse=reverse, path=path,
+        )  # fmt: skip
+        states.append(tuple(state))  # pyright: ignore[reportArgumentType]
+    last_h, last_c = zip(*states, strict=True)
+    return x, _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
+
+
+def _stacked(states: Sequence[Tensor]) -> Tensor:
+    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(list(states))
+
+
+def _run_layer(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: dict[str, Tensor | None],
+    p: Tensor | None, noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, path: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """One layer in one direction over packed rows; :func:`reference.layer` has the shapes.
 
     h and c None stand for zeros. Noise: xi if given, else of the seed, else the expectation.
     """
-    w_ih, w_hh, w_hr = weights["w_ih"], weights["w_hh"], weights["w_hr"]
+    w_ih, w_hh = weights["w_ih"], weights["w_hh"]
     assert w_ih is not None
     assert w_hh is not None
-    path = backends.choose(backend, x.device, x.dtype, noise.hard, w_hr is not None, xi is not None)
     if path == "triton" and x.shape[0] > 0:
         given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
         given = _in_dtype(_dtype_on_gpu(x), given)
-        y, h_n, c_n = gpu.layer(kind, sizes, *given, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
-        return y, h_n, c_n if kind == "lstm" else None
+        if torch.compiler.is_compiling():
+            y, h_n, c_n = registration.layer(kind, sizes, *given, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
+            return y, h_n, c_n if kind == "lstm" else None
+        x, h, c, *layer = given
+        h, c = (None if state is None else state.unsqueeze(0) for state in (h, c))
+        y, h_n, c_n = gpu.layers(kind, sizes, x, h, c, [layer], [seed], noise, reverse)
+        return y, h_n[0], c_n[0] if kind == "lstm" else None
     if path == "cpu":
         given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
         wide_x, *others = _in_dtype(working_dtype(x.dtype), given)
@@ -111,11 +158,11 @@ def _one_layer(
         seed = draw_seed(x.device)
     scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
-    y, h_n, c_n = run_layer(
+    path = backends.choose(backends.check(backend), x.device, x.dtype, hard, False, xi is not None)
+    y, h_n, c_n = _run_layer(
         kind, x.reshape(steps * batch, -1), [batch] * steps, h, c, weights, p,
         CellNoise(state, gate, *scales, hard=hard), seed=seed if training else None,
-        xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden), reverse=reverse,
-        backend=backends.check(backend),
+        xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden), reverse=reverse, path=path,
     )  # fmt: skip
     return y.reshape(steps, batch, -1), h_n, c_n
 

@@ -18,7 +18,16 @@ from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton.launch import Launcher
 
-__all__ = ["Rows", "check_alarm", "layer_backward", "layer_forward", "products_as_cudnn"]
+__all__ = [
+    "Room",
+    "Rows",
+    "backward_rooms",
+    "check_alarm",
+    "forward_rooms",
+    "layer_backward",
+    "layer_forward",
+    "products_as_cudnn",
+]
 
 
 class Rows(NamedTuple):
@@ -81,36 +90,63 @@ def check_alarm() -> None:
         )
 
 
-def _exchange(like: Tensor, slot: int, blocks: int) -> Tensor:
-    """Zeros: two slots of the exchange; behind them a counter of 32 bits for each block of the batch, and for all."""
-    return like.new_zeros(2 * slot + math.ceil(4 * (blocks + 1) / like.element_size()))
+class Room(NamedTuple):
+    """What the kernel of one layer writes to besides its outputs for each row; layers above each other share memory."""
+
+    first: Tensor
+    """Forward: the last h. Backward: sums of a block of the batch, in float32."""
+    second: Tensor
+    """Forward: the last c. Backward: the gradients of p, b_ih and b_hh."""
+    exchange: Tensor
+
+
+def _exchanges(like: Tensor, layers: int, slot: int, blocks: int) -> Tensor:
+    """Zeros: for each layer two slots, behind them a counter of 32 bits for each block of the batch, and for all."""
+    size = 2 * slot + math.ceil(4 * (blocks + 1) / like.element_size())
+    return like.new_zeros(layers, -(-size // 64) * 64)  # each begins at a multiple of 128 bytes
+
+
+def forward_rooms(
+    kind: str, like: Tensor, layers: int, batch: int, hidden: int, cut: Plan
+) -> tuple[Tensor, Tensor, list[Room]]:
+    """The last h and c of layers above each other, [layers, batch, H] each, and each layer's room."""
+    dtype = like.dtype if cut.persistent else torch.float32
+    h_n = torch.empty(layers, batch, hidden, dtype=dtype, device=like.device)
+    c_n = torch.empty(layers, batch if kind == "lstm" else 0, hidden, dtype=dtype, device=like.device)
+    blocks = cut.blocks(batch)
+    exchanges = _exchanges(like, layers, blocks * cut.rows * padded_size(hidden, cut), blocks)
+    return h_n, c_n, list(map(Room, h_n.unbind(), c_n.unbind(), exchanges.unbind()))
+
+
+def backward_rooms(kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, cut: Plan) -> list[Room]:
+    """Each layer's room in backward."""
+    gates, blocks = GATES[kind], cut.blocks(batch)
+    count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
+    sums = torch.empty(layers, blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
+    out = like.new_empty(layers, (count + 2 * gates) * hidden)
+    exchanges = _exchanges(like, layers, blocks * cut.rows * gates * padded_size(hidden, cut), blocks)
+    return list(map(Room, sums.unbind(), out.unbind(), exchanges.unbind()))
 
 
 def layer_forward(
     kind: str, x: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
-    keep: bool, cut: Plan,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As reference.layer with xi from the seed. h0 and c0 may be None for zeros.
+    keep: bool, cut: Plan, room: Room,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As reference.layer with xi from the seed. h0 and c0 may be None for zeros. The last h and c are in the room.
 
-    Returns: every h; the last h and c; and where `keep` is set, what backward needs: the pre-activations and the
-    LSTM's c or the GRU's W_hn h + b_hn.
+    Returns: every h; and where `keep` is set, what backward needs: the pre-activations and the LSTM's c or the GRU's
+    W_hn h + b_hn.
     """
     steps, batch, offsets = rows
     hidden, gates = w_hh.shape[1], GATES[kind]
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
-    check_alarm()
-    with products_as_cudnn():
-        a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
+    h_n, c_n, exchange = room
+    a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
     lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
     packed = None if cut.resident else x.new_empty(lines * padded)
     y = x.new_empty(x.shape[0], hidden)
     extra = x.new_empty(x.shape[0] if keep and gates > 1 else 0, hidden)
-    slot = blocks * cut.rows * padded
-    exchange = _exchange(x, slot, blocks)
-    state_dtype = x.dtype if cut.persistent else torch.float32
-    h_n = torch.empty(batch, hidden, dtype=state_dtype, device=x.device)
-    c_n = torch.empty(batch if kind == "lstm" else 0, hidden, dtype=state_dtype, device=x.device)
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
@@ -130,18 +166,19 @@ def layer_forward(
 
     if cut.persistent:
         launch(0, steps, h0, c0)
-        return y, h_n, c_n, a, extra
+        return y, a, extra
     if h0 is not None:
+        slot = blocks * cut.rows * padded
         exchange[slot : 2 * slot].view(-1, padded)[:batch, :hidden] = h0
     for i in range(steps):
         launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
-    return y, h_n.to(x.dtype), c_n.to(x.dtype), a, extra
+    return y, a, extra
 
 
 def layer_backward(
     kind: str, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor,
     rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan,
+    noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan, room: Room,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
     """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0 (None where not
     wanted); and, one behind the other, those of p, if there is one, of b_ih and of b_hh.
@@ -150,18 +187,14 @@ def layer_backward(
     hidden, gates = w_hh.shape[1], GATES[kind]
     wide = 4 if gates > 1 else 1
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
-    check_alarm()
+    sums, out, exchange = room
     packed = None if cut.resident else y.new_empty(programs * blocks * cut.units * gates * padded)
     dgates = y.new_empty(y.shape[0], (6 if kind == "gru" else gates) * hidden)
-    exchange = _exchange(y, blocks * cut.rows * gates * padded, blocks)
     state_dtype = y.dtype if cut.persistent else torch.float32
     dh0 = dc0 = None
     if wants_h0 or not cut.persistent:
         dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
         dc0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device) if kind == "lstm" else None
-    count = NONLINEARITIES[kind] if p is not None else 0
-    sums = torch.empty(blocks, (count + wide) * hidden, dtype=torch.float32, device=y.device)
-    out = y.new_empty((count + 2 * gates) * hidden)
     dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
@@ -185,6 +218,7 @@ def layer_backward(
         return dgates, dh0, dc0, out
     for i in range(steps + wants_h0):
         launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
+    count = NONLINEARITIES[kind] if p is not None else 0
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
     dh0, dc0 = (None if d is None else d.to(y.dtype) for d in (dh0, dc0))

@@ -1,0 +1,134 @@
+"""The recurrent layer on a GPU registered with torch: one layer in one direction, for compiled graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.recurrent.gpu.op import Call, backward, forward, packed_rows
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["layer"]
+
+
+def layer(
+    kind: str, sizes: Sequence[int], x: Tensor, h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """One layer in one direction, as :func:`reference.layer` with xi from the seed; h and c None for zeros.
+
+    Returns: every h, the last h, and the last c (of no rows except for the LSTM).
+    """
+    steps, batch = len(sizes), sizes[0]
+    offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, x.device)
+    tensors = (x, offsets, before, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, noise.state_scale, noise.gate_scale)
+    texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
+    return _layer(*tensors, kind, *texts, noise.hard, steps, batch, reverse, torch.is_grad_enabled())[:3]
+
+
+@functools.lru_cache(maxsize=64)
+def _scheme(text: str) -> Scheme | None:
+    return scheme(text) if text else None
+
+
+def _noise(state: str, gate: str, hard: bool, state_scale: Tensor, gate_scale: Tensor) -> CellNoise:
+    return CellNoise(_scheme(state), _scheme(gate), state_scale, gate_scale, hard)
+
+
+@torch.library.custom_op("noisyact::gpu_recurrent_layer", mutates_args=())
+def _layer(
+    x: Tensor, offsets: Tensor | None, before: Tensor | None, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor,
+    w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, state_scale: Tensor,
+    gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool, steps: int, batch: int, reverse: bool, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
+    h0, c0 = _one_layers(h0, c0)
+    y, h_n, c_n, kept = forward(call, x, h0, c0, (w_ih, w_hh, b_ih, b_hh, p), keep)
+    return y, h_n[0], c_n[0], kept[1] if keep else x.new_empty(0), kept[2]
+
+
+def _one_layers(*states: Tensor | None) -> list[Tensor | None]:
+    return [None if state is None else state.unsqueeze(0) for state in states]
+
+
+@_layer.register_fake
+def _(x, offsets, before, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, state_scale, gate_scale, kind, state, gate, hard,
+      steps, batch, reverse, keep):  # fmt: skip
+    rows, hidden = x.shape[0], w_hh.shape[1]
+    return (
+        x.new_empty(rows, hidden),
+        x.new_empty(batch, hidden),
+        x.new_empty(batch if kind == "lstm" else 0, hidden),
+        x.new_empty(rows, GATES[kind] * hidden) if keep else x.new_empty(0),
+        x.new_empty(rows if keep and GATES[kind] > 1 else 0, hidden),
+    )
+
+
+@torch.library.custom_op("noisyact::gpu_recurrent_layer_backward", mutates_args=())
+def _layer_backward(
+    dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor, x: Tensor,
+    offsets: Tensor | None, before: Tensor | None, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    p: Tensor | None, seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str,
+    hard: bool, steps: int, batch: int, reverse: bool, wants_x: bool, wants_h0: bool, wants_weights: bool,
+) -> list[Tensor]:  # fmt: skip
+    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
+    flat, states = (w_ih, w_hh, None, None, p), _one_layers(dh_n, dc_n, h0, c0)
+    dx, dh0, dc0, rest = backward(
+        call, dy, states[0], states[1], x, states[2], states[3], flat, (y, a, extra), wants_x, wants_h0, wants_weights
+    )
+    gradients = [dx, None if dh0 is None else dh0[0], None if dc0 is None else dc0[0], *rest]
+    gradients = [x.new_empty(0) if gradient is None else gradient for gradient in gradients]
+    # Each a tensor of its own: torch wants none to be another, or a part of one.
+    return [t if t.numel() and t.untyped_storage().nbytes() == t.nbytes else t.clone() for t in gradients]
+
+
+@_layer_backward.register_fake
+def _(dy, dh_n, dc_n, y, a, extra, x, offsets, before, h0, c0, w_ih, w_hh, p, seed, state_scale, gate_scale, kind,
+      state, gate, hard, steps, batch, reverse, wants_x, wants_h0, wants_weights):  # fmt: skip
+    hidden, wide = w_hh.shape[1], w_ih.shape[0]
+    return [
+        x.new_empty(x.shape if wants_x else 0),
+        x.new_empty((batch, hidden) if wants_h0 else 0),
+        x.new_empty((batch, hidden) if wants_h0 and kind == "lstm" else 0),
+        x.new_empty(w_ih.shape if wants_weights else 0),
+        x.new_empty(w_hh.shape if wants_weights else 0),
+        x.new_empty(wide),
+        x.new_empty(wide),
+        x.new_empty(0 if p is None else NONLINEARITIES[kind] * hidden),
+    ]
+
+
+def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, offsets, before, h0, c0, w_ih, w_hh, b_ih, _, p, seed, state_scale, gate_scale, *settings, keep = inputs
+    if not keep:
+        raise RuntimeError("this compiled layer was traced without gradients")
+    y, _, _, a, extra = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(y, a, extra, x, offsets, before, h0, c0, w_ih, w_hh, p, seed, state_scale, gate_scale)
+    ctx.settings, ctx.has_bias = settings, b_ih is not None
+
+
+def _in_place(gradients: list[Tensor], wants: Any, has_bias: bool) -> tuple:
+    """The gradients at the places of the operation's tensors."""
+    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = gradients
+    at = {0: dx, 3: dh0, 4: dc0, 5: dw_ih, 6: dw_hh, 9: dp}
+    at |= {7: db_ih, 8: db_hh} if has_bias else {}
+    return tuple(at[i] if i in at and wants[i] else None for i in range(11))
+
+
+def _differentiate(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, da: Any, dextra: Any) -> tuple:
+    wants = ctx.needs_input_grad
+    gradients = _layer_backward(
+        dy, dh_n, dc_n, *ctx.saved_tensors, *ctx.settings, wants[0], wants[3] or wants[4], wants[5] or wants[6]
+    )
+    return (*_in_place(gradients, wants, ctx.has_bias), *([None] * 10))
+
+
+_layer.register_autograd(_differentiate, setup_context=_keep)
