@@ -22,7 +22,7 @@ from torch import Tensor
 from noisyact.experiments.experiment import Task
 from noisyact.experiments.files import read_json, write_json
 
-__all__ = ["load_last", "save"]
+__all__ = ["load_last", "restore", "save", "state_of"]
 
 _KEPT = 2
 
@@ -30,7 +30,8 @@ _KEPT = 2
 def save(folder: Path, update: int, task: Task) -> None:
     """Keep the task as it is after so many updates."""
     tensors: dict[str, Tensor] = {}
-    state = {"update": update, "memory": task.memory, "task": _split(_task_state(task), "", tensors)}
+    parts = state_of(task)
+    state = {"update": update, "memory": parts.pop("memory"), "task": _split(parts, "", tensors)}
     data = tensors_to_bytes({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
     state["sha256"] = _checksum(state, data)
     target = folder / f"{update:09d}"
@@ -65,9 +66,7 @@ def load_last(folder: Path, task: Task) -> int:
         except (OSError, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"checkpoint {path} cannot be used ({error}); the one before it is", stacklevel=2)
             continue
-        _restore(task, _join(state["task"], tensors))
-        task.memory.clear()
-        task.memory.update(state["memory"])
+        restore(task, {**_join(state["task"], tensors), "memory": state["memory"]})
         return state["update"]
     return 0
 
@@ -83,8 +82,10 @@ def _all(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isdigit())
 
 
-def _task_state(task: Task) -> dict[str, Any]:
+def state_of(task: Task) -> dict[str, Any]:
+    """All that changes while a task trains, torch's generators too."""
     state = {
+        "memory": task.memory,
         "modules": {name: module.state_dict() for name, module in task.modules.items()},
         "optimizers": {name: optimizer.state_dict() for name, optimizer in task.optimizers.items()},
         "generators": {name: generator.get_state() for name, generator in task.generators.items()},
@@ -95,7 +96,8 @@ def _task_state(task: Task) -> dict[str, Any]:
     return state
 
 
-def _restore(task: Task, state: dict[str, Any]) -> None:
+def restore(task: Task, state: dict[str, Any]) -> None:
+    """Bring the task to a state that :func:`state_of` gave."""
     for kind in ("modules", "optimizers"):
         for name, part in getattr(task, kind).items():
             part.load_state_dict(state[kind][name])
@@ -104,6 +106,9 @@ def _restore(task: Task, state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"])
+    memory = dict(state["memory"])  # which may be the task's own
+    task.memory.clear()
+    task.memory.update(memory)
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -1,12 +1,15 @@
 """One run of one arm: its folder, its training loop, its record.
 
 The folder has `config.json` (every effective setting), `metrics.jsonl` (one line an evaluation), `timing.jsonl` (when),
-`checkpoints/`, and at the end `result.json`, the numbers with their signature.
+`checkpoints/`, and at the end `result.json`, the numbers with their signature, and `samples.json`, of a task that has
+samples.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -14,7 +17,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +26,12 @@ import torch
 
 import noisyact
 from noisyact.experiments import checkpoint
-from noisyact.experiments.experiment import Experiment, UnknownName
+from noisyact.experiments.capture import check_kernels
+from noisyact.experiments.experiment import Experiment, Task, UnknownName
 from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
+from noisyact.experiments.team import ALONE, Spreading, Team
 
-__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature"]
+__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature", "training"]
 
 DEVICES = ("auto", "cpu", "cuda")
 _RECORDS = ("metrics.jsonl", "timing.jsonl")
@@ -42,47 +47,82 @@ def folder_of(out: Path, experiment: str, preset: str, arm: str, seed: int) -> P
 
 def run(
     experiment: Experiment, arm: str, preset: str, seed: int, out: Path, *, device: str = "auto",
-    changes: Mapping[str, Any] | None = None, force: bool = False, progress: Progress | None = None,
+    changes: Mapping[str, Any] | None = None, force: bool = False, progress: Progress | None = None, team: Team = ALONE,
 ) -> dict[str, Any]:  # fmt: skip
     """Train one arm, or go on where a killed run stopped; a finished run is not done again unless forced.
 
     Returns: the record as in result.json. Its status is "finished", or "diverged" for a run that stopped being finite.
     """
+    updates = training(
+        experiment, arm, preset, seed, out, device=device, changes=changes, force=force, progress=progress, team=team
+    )
+    while True:
+        try:
+            next(updates)
+        except StopIteration as end:
+            return end.value
+
+
+def training(
+    experiment: Experiment, arm: str, preset: str, seed: int, out: Path, *, device: str = "auto",
+    changes: Mapping[str, Any] | None = None, force: bool = False, progress: Progress | None = None, team: Team = ALONE,
+) -> Generator[None, None, dict[str, Any]]:  # fmt: skip
+    """As :func:`run`, one update at a time: yields after each, and returns the record."""
     settings = experiment.effective(arm, preset, changes)
-    chosen = resolve(device)
+    chosen = resolve(device) if team.device is None else team.device
     folder = folder_of(out, experiment.name, preset, arm, seed)
     config = {
         "experiment": experiment.name, "arm": arm, "preset": preset, "seed": seed, "device": chosen.type,
-        "settings": dataclasses.asdict(settings),
+        **({"devices": team.size} if team.size > 1 else {}), "settings": dataclasses.asdict(settings),
     }  # fmt: skip
     config = json.loads(json.dumps(config))  # as it will be read: a tuple comes back as a list
-    with alone_in(folder):
-        known = _known(folder, config, force)
+    with alone_in(folder) if team.leads else contextlib.nullcontext():
+        known = team.decided(lambda: _known(folder, config, force))
         if known is not None:
             return known
-        for leftover in folder.glob(".*"):  # of a kill while a file was written
-            leftover.unlink()
         torch.manual_seed(seed)
         task = experiment.start(settings, seed, chosen)
         for name in ("updates", "evaluate_every"):
             if getattr(task, name) < 1:
                 raise ValueError(f"{experiment.name}: {name}={getattr(task, name)}: must be at least 1")
-        write_json(folder / "config.json", config)  # now that a task could be made of it
-        done = checkpoint.load_last(folder / "checkpoints", task)
-        # What was recorded after the checkpoint will be recorded again.
-        evaluations, timing = (
-            [line for line in read_lines(folder / name) if line["update"] <= done] for name in _RECORDS
-        )
-        for name, lines in zip(_RECORDS, (evaluations, timing), strict=True):
-            write_lines(folder / name, lines)
-        seconds = timing[-1]["seconds"] if timing else 0.0
-        status = _train(task, done, seconds, evaluations, folder, progress)
-        numbers = {name: _finite(value) for name, value in task.result(evaluations).items()} if evaluations else {}
-        record = {
-            **config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)
-        }  # fmt: skip
-        write_json(folder / "result.json", record)
-        return record
+        if team.size > 1:
+            _spread(experiment, task, team)
+        done, evaluations, seconds = team.decided(lambda: _begun(folder, config, task))
+        if done and team.size > 1:
+            checkpoint.restore(task, team.decided(lambda: checkpoint.state_of(task)))
+        team.reseed(seed, done)
+        status = yield from _train(task, seed, done, seconds, evaluations, folder, progress, team)
+        return team.decided(lambda: _ended(folder, config, task, status, evaluations))
+
+
+def _spread(experiment: Experiment, task: Task, team: Team) -> None:
+    if not isinstance(task, Spreading):
+        raise ValueError(f"{experiment.name} cannot be spread over {team.size} devices: its batches are not shared out")
+    task.spread(team)
+
+
+def _begun(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list[dict[str, float]], float]:
+    """Bring the task to where the run stopped: the updates done, their evaluations and the seconds they took."""
+    for leftover in folder.glob(".*"):  # of a kill while a file was written
+        leftover.unlink()
+    write_json(folder / "config.json", config)  # now that a task could be made of it
+    done = checkpoint.load_last(folder / "checkpoints", task)
+    # What was recorded after the checkpoint will be recorded again.
+    evaluations, timing = ([line for line in read_lines(folder / name) if line["update"] <= done] for name in _RECORDS)
+    for name, lines in zip(_RECORDS, (evaluations, timing), strict=True):
+        write_lines(folder / name, lines)
+    return done, evaluations, timing[-1]["seconds"] if timing else 0.0
+
+
+def _ended(
+    folder: Path, config: dict[str, Any], task: Task, status: str, evaluations: list[dict[str, float]]
+) -> dict[str, Any]:
+    numbers = {name: _finite(value) for name, value in task.result(evaluations).items()} if evaluations else {}
+    record = {**config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)}
+    if status == "finished" and hasattr(task, "samples"):
+        write_json(folder / "samples.json", task.samples())  # pyright: ignore[reportAttributeAccessIssue]
+    write_json(folder / "result.json", record)
+    return record
 
 
 def resolve(device: str) -> torch.device:
@@ -99,7 +139,7 @@ def clear(folder: Path) -> None:
     # The settings last: until the checkpoints are gone they say whose those are.
     for name in ("checkpoints", "logs"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("result.json", *_RECORDS, "config.json"):
+    for name in ("result.json", "samples.json", *_RECORDS, "config.json"):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -125,29 +165,39 @@ def _differences(before: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _train(
-    task: Any, done: int, before: float, evaluations: list[dict[str, float]], folder: Path, progress: Progress | None
-) -> str:
+    task: Task, seed: int, done: int, before: float, evaluations: list[dict[str, float]], folder: Path,
+    progress: Progress | None, team: Team,
+) -> Generator[None, None, str]:  # fmt: skip
     start = time.monotonic() - before
     if progress is not None:
         progress(done, task.updates, evaluations[-1] if evaluations else {})
-    for index in range(done, task.updates):
-        line = task.update(index)
-        count = index + 1
+    count = done
+    while count < task.updates:  # which an evaluation may have lowered
+        line = task.update(count)
+        count += 1
         due = count % task.evaluate_every == 0 or count == task.updates
         if due and not _broken(line):
             line = {"update": count, **line, **task.evaluate(count)}
+        if due:
+            line = team.decided(functools.partial(dict, line))  # all go the way of the first
         broken = _broken(line)
-        when = {"update": count, "seconds": round(time.monotonic() - start, 3)}
+        when = {"update": count, "seconds": round(time.monotonic() - start, 3), "at": round(time.time(), 3)}
         if broken:
-            append_line(folder / "timing.jsonl", {**when, "diverged": broken})
+            if torch.cuda.is_available():
+                check_kernels(torch.device("cuda"))
+            if team.leads:
+                append_line(folder / "timing.jsonl", {**when, "diverged": broken})
             return "diverged"
         if due:
             evaluations.append(line)
-            append_line(folder / "metrics.jsonl", line)
-            append_line(folder / "timing.jsonl", when)
-            checkpoint.save(folder / "checkpoints", count, task)
+            if team.leads:
+                append_line(folder / "metrics.jsonl", line)
+                append_line(folder / "timing.jsonl", when)
+                checkpoint.save(folder / "checkpoints", count, task)
+            team.reseed(seed, count)
             if progress is not None:
                 progress(count, task.updates, line)
+        yield
     return "finished"
 
 
