@@ -12,6 +12,9 @@ _PLACES = {
     "mixture": "noisyact.experiments.mixture:MIXTURE",
     "mnist": "noisyact.experiments.mnist:MNIST",
     "unique": "noisyact.experiments.unique:UNIQUE",
+    "ptb-word": "noisyact.experiments.ptb_word:PTB_WORD",
+    "ptb-word-medium": "noisyact.experiments.ptb_word:PTB_WORD_MEDIUM",
+    "ptb-char": "noisyact.experiments.ptb_char:PTB_CHAR",
 }
 
 
