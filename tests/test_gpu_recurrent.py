@@ -21,7 +21,8 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = list(itertools.product([1, 2, 35, 63, 200], [1, 3, 20, 64], [1, 17, 64, 200, 650, 1024, 1500]))
 # Relative errors by norm, of outputs and of gradients: in 16 bits some values fall on the other side of a kink, where
 # the slope jumps, and an error of one step is an input of the next.
-BOUNDS = {torch.float32: (1e-4, 5e-3), torch.bfloat16: (5e-2, 0.4), torch.float16: (1e-2, 0.15)}
+# In 16 bits some units fall on the other side of a kink, where the slope jumps: a few of those move a gradient far.
+BOUNDS = {torch.float32: (1e-4, 5e-3), torch.bfloat16: (5e-2, 0.4), torch.float16: (1e-2, 0.25)}
 
 
 @pytest.fixture(autouse=True)
