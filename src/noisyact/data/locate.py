@@ -35,8 +35,11 @@ def places(name: str | DataSet) -> list[Path]:
 
 
 def file_in(folder: Path, file: DataFile) -> Path | None:
-    """The path of a file in a folder, as it is or decompressed; None where it is not there."""
-    return next((folder / form.name for form in file.forms if (folder / form.name).is_file()), None)
+    """The path of a file in a folder, as it is or decompressed, or a text compressed; None where it is not there."""
+    names = [form.name for form in file.forms]
+    if names[-1].endswith(".txt"):  # who reads text reads it compressed
+        names += [names[-1] + suffix for suffix in (".gz", ".xz")]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def find(name: str | DataSet) -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import lzma
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,12 +32,18 @@ def verify(name: str | DataSet, progress: Progress | None = None) -> list[str]:
 
 
 def problem_of(path: Path, file: DataFile, progress: Progress | None = None) -> str | None:
-    """What is wrong with one file, or None."""
-    form = next(form for form in file.forms if form.name == path.name)
-    size = path.stat().st_size
+    """What is wrong with one file, or None; of a text that is compressed, what is wrong with the text."""
+    form = next(form for form in file.forms if form.name in (path.name, path.stem))
+    packed = None
+    if form.name != path.name:
+        try:
+            packed = {".gz": gzip.open, ".xz": lzma.open}[path.suffix](path).read()
+        except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+            return f"{path} is not a whole {path.suffix} file: {error}"
+    size = path.stat().st_size if packed is None else len(packed)
     if size != form.size:
         return f"{path} has {size:,} bytes, not {form.size:,}"
-    sha256 = sha256_of(path, progress)
+    sha256 = sha256_of(path, progress) if packed is None else hashlib.sha256(packed).hexdigest()
     return None if sha256 == form.sha256 else f"{path} has sha256 {sha256}, not {form.sha256}"
 
 

@@ -1,0 +1,26 @@
+"""A small text in three parts with the form of the Penn Treebank, and where the tests keep it."""
+
+import random
+
+import pytest
+
+PARTS = {"train": 150, "valid": 24, "test": 20}
+SUBJECTS, VERBS, OBJECTS = ["the cat", "a dog", "mr. <unk>"], ["sees", "likes", "sold"], ["N shares", "it", "the <unk>"]
+
+
+def lines_of(part):
+    """Sentences of a small grammar: what follows a word is often sure, so that a model has something to learn."""
+    draw = random.Random(part)
+    choices = [" ".join(map(draw.choice, (SUBJECTS, VERBS, OBJECTS))) for _ in range(PARTS[part])]
+    return ["the cat sees it a dog likes N shares mr. <unk> sold the <unk>" if part == "train" else "it", *choices]
+
+
+@pytest.fixture(name="treebank")
+def small_treebank(tmp_path, monkeypatch):
+    folder = tmp_path / "data" / "ptb"
+    folder.mkdir(parents=True)
+    for part in PARTS:
+        (folder / f"ptb.{part}.txt").write_text("".join(f" {line} \n" for line in lines_of(part)))
+    monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
