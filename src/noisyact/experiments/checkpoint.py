@@ -49,6 +49,10 @@ def save(folder: Path, update: int, task: Task) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
     # A kill during a save leaves its temporary folder; a run has one process, so it is nobody's.
     for old in [*_all(folder)[:-_KEPT], *folder.glob(".*")]:
         shutil.rmtree(old)
@@ -56,6 +60,7 @@ def save(folder: Path, update: int, task: Task) -> None:
 
 def load_last(folder: Path, task: Task) -> int:
     """Bring the task to its last checkpoint that is whole. Returns its updates; 0 where there is none."""
+    _tidy(folder)  # after a kill in the last save there is no other that would
     for path in reversed(_all(folder)):
         try:
             state = read_json(path / "state.json")
