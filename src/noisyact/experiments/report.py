@@ -1,13 +1,18 @@
-"""The report: one page of HTML with tables, curves, figures and a playground, that needs no network.
+"""The report: one page of HTML with tables, curves, samples, pictures and a playground, that needs no network.
 
-Everything that comes from a run folder goes into the page as data, and from there as text: a hostile name stays a name.
+Whatever comes from a run's folder goes into the page as text, as data or as an image, never as markup; and the page
+allows no script but its own, by its hash. So a hostile name stays a name.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import json
+import re
 import tempfile
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,91 +20,128 @@ from typing import Any
 import jinja2
 
 import noisyact
-from noisyact.experiments import registry
-from noisyact.experiments.files import read_json, read_lines, write_text
-from noisyact.experiments.statistics import interval
+from noisyact.experiments import agreement
+from noisyact.experiments.curves import curves_of
+from noisyact.experiments.records import Section, embedded, sections, strangers
+from noisyact.experiments.table import Estimate
 
-__all__ = ["drawn_figures", "gather", "write"]
+__all__ = ["drawn_figures", "write"]
 
-_SCRIPTS = ("phi.js", "chart.js", "page.js")
+_SCRIPTS = ("phi.js", "scale.js", "chart.js", "curves.js", "playground.js", "page.js")
 
 
-def write(out: Path, to: Path, figures: list[dict[str, str]] | None = None) -> Path:
+def write(out: Path, to: Path, figures: Sequence[dict[str, str]] = ()) -> Path:
     """Write the report of all runs below `out`.
 
     Args:
         out: where the runs are.
         to: the file to write.
-        figures: of each its title and its SVG.
+        figures: of each its `caption` and its `source`, a data URL.
     """
-    experiments = gather(out)
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_part("page.html.j2"))
-    page = template.render(
+    from noisyact.experiments.files import write_text
+
+    found = sections(out)
+    script = "\n".join(_part(name) for name in _SCRIPTS)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = _number
+    page = environment.from_string(_part("page.html.j2")).render(
         css=_part("page.css"),
-        js="\n".join(_part(name) for name in _SCRIPTS),
-        data=_as_data({"experiments": experiments}),
-        figures=figures or [],
+        js=script,
+        js_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        sections=[_shown(section) for section in found],
+        data=_as_data([curves_of(section) for section in found]),
+        figures=figures,
+        strangers=strangers(out),
         version=noisyact.__version__,
         date=datetime.date.today().isoformat(),
-        runs=sum(len(arm["runs"]) for experiment in experiments for arm in experiment["arms"]),
+        runs=sum(sum(section.count.values()) for section in found),
     )
     write_text(to, page)
     return to
 
 
-def gather(out: Path) -> list[dict[str, Any]]:
-    """Every experiment and preset that has runs below `out`, with its arms, their numbers and their curves."""
-    found = []
-    for name in registry.names():
-        if not (out / name).is_dir():
-            continue
-        experiment = registry.load(name)
-        for preset in sorted(path.name for path in (out / name).glob("*") if path.is_dir()):
-            arms = [_arm(out / name / preset / arm.name, arm, experiment.metric) for arm in experiment.arms]
-            if any(arm["runs"] for arm in arms):
-                metrics = {key for arm in arms for run in arm["runs"] for point in run["curve"] for key in point}
-                found.append({
-                    "name": name, "title": experiment.title, "reproduces": experiment.reproduces, "preset": preset,
-                    "agreement": experiment.agreement, "unit": experiment.unit, "arms": arms,
-                    "metrics": sorted(metrics - {"update"}, key=lambda m: (m != experiment.metric, m)),
-                })  # fmt: skip
-    return found
-
-
 def drawn_figures() -> list[dict[str, str]]:
-    """The paper's figures that need no training, each with its title and its SVG."""
-    from noisyact.experiments.figures import draw_all
+    """The paper's figures that need no training, each with what it shows and its picture."""
+    from noisyact.experiments.figures import FIGURES, draw_all
 
+    drawn = []
     with tempfile.TemporaryDirectory() as folder:
-        paths = [path for path in draw_all(Path(folder)) if path.suffix == ".svg"]
-        return [
-            {"title": path.stem.replace("-", " ").replace("_", " "), "svg": _element(path.read_text(encoding="utf-8"))}
-            for path in paths
-        ]
+        for path in draw_all(Path(folder)):
+            if path.suffix == ".svg":
+                # A hundredth of a point is finer than any screen, and without the rest the picture is a third smaller.
+                # Numbers below 1 stay: among them are the scales of letters.
+                text = re.sub(r"\b([1-9]\d*\.\d\d)\d+", r"\1", path.read_text(encoding="utf-8"))
+                path.write_text(text, encoding="utf-8")
+                caption = (FIGURES[path.stem].__doc__ or path.stem).splitlines()[0]
+                drawn.append({"caption": caption, "source": embedded(path)})
+    return drawn
 
 
-def _element(svg: str) -> str:
-    """The svg element alone, without the declarations before it."""
-    return svg[svg.index("<svg") :]
-
-
-def _arm(folder: Path, arm: Any, metric: str) -> dict[str, Any]:
-    runs = [_run(path) for path in sorted(folder.glob("seed-*"), key=lambda p: (len(p.name), p.name)) if path.is_dir()]
-    values = [run["result"][metric] for run in runs if run["status"] == "finished"]
-    mean, low, high = interval([value for value in values if value is not None])
-    count = {status: sum(run["status"] == status for run in runs) for status in ("finished", "diverged", "partial")}
+def _shown(section: Section) -> dict[str, Any]:
+    """A section as the template has it: the records, and what is said about them."""
+    table, experiment = section.table, section.experiment
+    headline = [arm.row.numbers.get(experiment.metric, Estimate(())) for arm in section.arms]
+    span = _span(headline, [arm.row.paper for arm in section.arms])
+    arms = [
+        {
+            "index": index, "row": arm.row, "runs": arm.runs, "ours": ours, "seed": arm.shown_seed,
+            "title": arm.row.name if section.swept else arm.row.title, "samples": arm.samples,
+            "words": agreement.against_paper(ours, arm.row.paper), "place": _place(ours, arm.row.paper, span),
+        }
+        for index, (arm, ours) in enumerate(zip(section.arms, headline, strict=True))
+    ]  # fmt: skip
+    pictures: dict[str, list[tuple[Any, str]]] = {}
+    for arm, runs in zip(arms, section.arms, strict=True):
+        for picture in runs.pictures:
+            pictures.setdefault(picture.name, []).append((arm, picture.source))
+    names = dict.fromkeys(name for arm in section.arms for name in arm.row.numbers if name != experiment.metric)
+    pairs = agreement.pairs(table)
     return {
-        "name": arm.name, "title": arm.title, "paper": arm.paper, "runs": runs, "mean": mean, "low": low, "high": high,
-        **count,
+        "id": "-".join(filter(None, (experiment.name, section.preset, "sweep" * bool(section.swept), section.swept))),
+        "title": experiment.title + (f": sweep of {section.swept}" if section.swept else ""), "section": section,
+        "experiment": experiment, "preset": section.preset, "arms": arms, "others": list(names), "pairs": pairs,
+        "summary": agreement.summary(pairs), "order": table.order(), "pictures": pictures, "span": span,
+        "samples": [arm for arm in arms if arm["samples"]], "count": section.count,
+        "papers": any(arm.row.paper is not None for arm in section.arms),
     }  # fmt: skip
 
 
-def _run(folder: Path) -> dict[str, Any]:
-    curve = read_lines(folder / "metrics.jsonl")
-    if not (folder / "result.json").exists():
-        return {"seed": folder.name, "status": "partial", "result": {}, "curve": curve}
-    record = read_json(folder / "result.json")
-    return {"seed": folder.name, "status": record["status"], "result": record["result"], "curve": curve}
+def _span(estimates: Sequence[Estimate], papers: Sequence[float | None]) -> tuple[float, float] | None:
+    """From the least to the greatest number there is; intervals, which can be vast, have no part in it."""
+    values = [value for estimate in estimates for value in estimate.reached] + [p for p in papers if p is not None]
+    if not values:
+        return None
+    low, high = min(values), max(values)
+    margin = 0.06 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _place(ours: Estimate, paper: float | None, span: tuple[float, float] | None) -> dict[str, Any]:
+    """Where the marks of a row are, in per cent of its width."""
+
+    def at(value: float) -> float:
+        assert span is not None
+        return round(100 * min(1.0, max(0.0, (value - span[0]) / (span[1] - span[0]))), 2)
+
+    ends = ours.interval
+    return {
+        "mean": None if ours.mean is None else at(ours.mean), "values": [at(value) for value in ours.reached],
+        "interval": None if ends is None else (at(ends[0]), round(at(ends[1]) - at(ends[0]), 2)),
+        "paper": None if paper is None else at(paper),
+    }  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    """Four digits, and all those before the point.
+
+    >>> _number(31.12345), _number(123456.7), _number(None)
+    ('31.12', '123,457', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _part(name: str) -> str:
@@ -108,4 +150,5 @@ def _part(name: str) -> str:
 
 def _as_data(value: Any) -> str:
     """JSON that can stand in a script element: no `<` ends it."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,132 +1,168 @@
-// A line chart in SVG: hover for values, buttons to show and hide lines, a logarithmic axis on request.
+// A chart in SVG as wide as its place: lines with bands, dots, values by hovering, touching or the arrow keys.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f", "#000000"];
+let clips = 0;
 
-function element(parent, name, attributes = {}, text = null) {
-  const node = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text !== null) node.textContent = text;
-  parent.appendChild(node);
-  return node;
+function svgElement(parent, name, attributes = {}, text = null) {
+  return filled(parent, document.createElementNS(SVG, name), attributes, text);
 }
 
 function html(parent, name, attributes = {}, text = null) {
-  const node = document.createElement(name);
+  return filled(parent, document.createElement(name), attributes, text);
+}
+
+function filled(parent, node, attributes, text) {
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text !== null) node.textContent = text;
+  if (text !== null) node.textContent = text; // never as markup
   parent.appendChild(node);
   return node;
 }
 
-function ticks(low, high, logarithmic) {
-  if (logarithmic) {
-    const found = [];
-    for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) found.push(10 ** e);
-    return found.filter((v) => v >= low * 0.999 && v <= high * 1.001);
-  }
-  const raw = (high - low || 1) / 5;
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
-  const found = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) found.push(Number(v.toPrecision(12)));
-  return found;
-}
-
-function short(value) {
-  if (value === null || value === undefined) return "";
-  const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(1);
-  return String(Number(value.toPrecision(4)));
-}
-
-// lines: [{title, colour?, points: [[x, y], ...], faint?: true}]; faint lines have no button and no hover.
-function chart(parent, lines, { xLabel, yLabel, width = 720, height = 360, logChoice = true }) {
+// series: [{title, key, kind, x, y, low?, high?, banded?, style, end?}], all that is ever shown.
+//   kind "line": has values, and if banded a band from low to high; "run": one thin line; "context": grey; "dots".
+//   style: the class with its colour and dashes. end: "diverged" or "partial" marks the last point.
+// view: {hidden: Set of keys, logX, logY, runs}, shared by charts that show and hide together.
+function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series, fixed = null }) {
   const box = html(parent, "div", { class: "chart" });
-  const legend = html(box, "div", { class: "legend" });
-  const svg = element(box, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yLabel} by ${xLabel}` });
-  const tip = html(box, "div", { class: "tip" });
-  const hidden = new Set();
-  let logarithmic = false;
-  const titles = [...new Set(lines.map((line) => line.title))];
-  const colourOf = (title) => COLOURS[titles.indexOf(title) % COLOURS.length];
-  for (const title of titles) {
-    const button = html(legend, "button", { type: "button", "aria-pressed": "true" });
-    html(button, "span", { class: "swatch", style: `background:${colourOf(title)}` });
-    html(button, "span", {}, title);
-    button.addEventListener("click", () => {
-      if (hidden.has(title)) hidden.delete(title);
-      else hidden.add(title);
-      button.setAttribute("aria-pressed", String(!hidden.has(title)));
-      draw();
-    });
-  }
-  if (logChoice) {
-    const label = html(legend, "label");
-    const choice = html(label, "input", { type: "checkbox" });
-    html(label, "span", {}, "log axis");
-    choice.addEventListener("change", () => {
-      logarithmic = choice.checked;
-      draw();
-    });
-  }
-
-  const margin = { left: 58, right: 12, top: 10, bottom: 42 };
-  let places = [];
+  if (title) html(box, "h4", {}, title);
+  const svg = svgElement(box, "svg", {
+    tabindex: "0", role: "img", "aria-label": `${title || yLabel} by ${xLabel}. Arrow keys move along it and read values.`,
+  });
+  const tip = html(box, "div", { class: "tip", role: "status" });
+  tip.hidden = true;
+  const clip = `clip-${clips++}`;
+  let width = 0;
+  let frame = null; // what hovering needs of the last drawing
 
   function draw() {
+    width = Math.max(220, Math.round(box.clientWidth) || 640);
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren();
-    places = [];
-    const shown = lines.filter((line) => !hidden.has(line.title));
-    const points = shown.flatMap((line) => line.points).filter(([, y]) => y !== null && (!logarithmic || y > 0));
-    if (points.length === 0) {
-      element(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing to show");
-      return;
+    hide();
+    const shown = series.filter((s) => !view.hidden.has(s.key) && (s.kind !== "run" || view.runs || s.end));
+    const margin = { left: 46, right: 18, top: 8, bottom: 38 };
+    const inner = { width: width - margin.left - margin.right, height: height - margin.top - margin.bottom };
+    // What went astray does not set the axis, unless there is nothing else.
+    const steady = shown.filter((s) => !s.end);
+    const counted = steady.some((s) => s.y.length) ? steady : shown;
+    const pick = (name) => counted.flatMap((s) => s[name]);
+    const x = scale(shown.flatMap((s) => s.x), margin.left, margin.left + inner.width, {
+      logarithmic: view.logX, count: Math.max(2, Math.floor(inner.width / 65)),
+    });
+    const y = scale(fixed ? [...pick("y"), ...fixed] : pick("y"), margin.top + inner.height, margin.top, {
+      logarithmic: view.logY, nice: true, count: Math.max(3, Math.floor(inner.height / 45)),
+    });
+    for (const v of y.ticks) {
+      svgElement(svg, "line", { x1: margin.left, x2: width - margin.right, y1: y.at(v), y2: y.at(v), class: "grid" });
+      svgElement(svg, "text", { x: margin.left - 7, y: y.at(v) + 4, class: "tick y" }, tickText(v));
     }
-    const xs = points.map(([x]) => x);
-    const ys = points.map(([, y]) => y);
-    const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
-    let [y0, y1] = [Math.min(...ys), Math.max(...ys)];
-    if (y0 === y1) [y0, y1] = logarithmic ? [y0 / 2, y1 * 2] : [y0 - 0.5, y1 + 0.5];
-    const toX = (x) => margin.left + ((x - x0) / (x1 - x0 || 1)) * (width - margin.left - margin.right);
-    const share = (y) =>
-      logarithmic ? (Math.log(y) - Math.log(y0)) / (Math.log(y1) - Math.log(y0)) : (y - y0) / (y1 - y0);
-    const toY = (y) => height - margin.bottom - share(y) * (height - margin.top - margin.bottom);
-    for (const v of ticks(y0, y1, logarithmic)) {
-      element(svg, "line", { x1: margin.left, x2: width - margin.right, y1: toY(v), y2: toY(v), class: "grid" });
-      element(svg, "text", { x: margin.left - 6, y: toY(v) + 4, "text-anchor": "end" }, short(v));
+    const base = margin.top + inner.height;
+    svgElement(svg, "line", { x1: margin.left, x2: width - margin.right, y1: base, y2: base, class: "axis" });
+    for (const v of x.ticks) {
+      svgElement(svg, "line", { x1: x.at(v), x2: x.at(v), y1: base, y2: base + 4, class: "axis" });
+      svgElement(svg, "text", { x: x.at(v), y: base + 16, class: "tick x" }, tickText(v));
     }
-    for (const v of ticks(x0, x1, false)) {
-      element(svg, "text", { x: toX(v), y: height - margin.bottom + 18, "text-anchor": "middle" }, short(v));
+    svgElement(svg, "text", { x: margin.left + inner.width / 2, y: height - 4, class: "label" }, xLabel);
+    const defs = svgElement(svg, "clipPath", { id: clip });
+    svgElement(defs, "rect", { x: margin.left, y: margin.top - 4, width: inner.width + 6, height: inner.height + 8 });
+    const plot = svgElement(svg, "g", { "clip-path": `url(#${clip})` });
+    for (const kind of ["context", "dots", "run", "line"]) {
+      for (const s of shown) if (s.kind === kind) drawOne(plot, s, x, y);
     }
-    element(svg, "text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, xLabel);
-    element(svg, "text", { x: 14, y: height / 2, "text-anchor": "middle", transform: `rotate(-90 14 ${height / 2})` }, yLabel);
-    for (const line of shown) {
-      const usable = line.points.filter(([, y]) => y !== null && (!logarithmic || y > 0));
-      const path = usable.map(([x, y], i) => `${i ? "L" : "M"}${toX(x).toFixed(1)} ${toY(y).toFixed(1)}`).join("");
-      element(svg, "path", { d: path, stroke: colourOf(line.title), class: line.faint ? "line faint" : "line" });
-      if (!line.faint) for (const [x, y] of usable) places.push([toX(x), toY(y), line.title, x, y]);
+    if (!shown.some((s) => s.y.some(y.has))) {
+      svgElement(svg, "text", { x: width / 2, y: height / 2, class: "label" }, "nothing to show");
     }
+    const valued = shown.filter((s) => s.kind === "line" || (s.kind === "run" && s.end));
+    const xs = [...new Set(valued.flatMap((s) => s.x))].sort((a, b) => a - b);
+    frame = { x, y, xs, valued, margin, base, marks: svgElement(svg, "g", { class: "marks" }), at: -1 };
   }
 
-  svg.addEventListener("pointermove", (event) => {
-    const frame = svg.getBoundingClientRect();
-    const x = ((event.clientX - frame.left) / frame.width) * width;
-    const y = ((event.clientY - frame.top) / frame.height) * height;
-    let best = null;
-    for (const place of places) {
-      const distance = (place[0] - x) ** 2 + (place[1] - y) ** 2;
-      if (best === null || distance < best[0]) best = [distance, place];
-    }
-    if (best === null || best[0] > 1600) {
-      tip.textContent = "";
+  function drawOne(plot, s, x, y) {
+    const place = (i, values) => `${x.at(s.x[i]).toFixed(1)} ${y.at(values[i]).toFixed(1)}`;
+    const known = [...s.x.keys()].filter((i) => y.has(s.y[i]) && x.has(s.x[i]));
+    if (known.length === 0) return;
+    if (s.kind === "dots") {
+      svgElement(plot, "path", { class: `dots ${s.style}`, d: known.map((i) => `M${place(i, s.y)}h0`).join("") });
       return;
     }
-    const [, , title, atX, atY] = best[1];
-    tip.textContent = `${title}: ${short(atY)} at ${short(atX)}`;
+    const banded = s.banded ? known.filter((i) => s.low[i] !== null) : [];
+    if (banded.length > 1) {
+      const up = banded.map((i) => place(i, s.high));
+      const down = banded.map((i) => place(i, s.low)).reverse();
+      svgElement(plot, "path", { class: `band ${s.style}`, d: `M${[...up, ...down].join("L")}Z` });
+    }
+    const path = `M${known.map((i) => place(i, s.y)).join("L")}${known.length === 1 ? "h0" : ""}`;
+    const line = svgElement(plot, "path", { class: `${s.kind} ${s.style}`, d: path, "data-key": s.key });
+    line.dataset.title = s.title;
+    if (!s.end) return;
+    const last = known[known.length - 1];
+    const [cx, cy] = [x.at(s.x[last]), Math.max(y.top, Math.min(y.bottom, y.at(s.y[last])))]; // seen also if it ran off
+    const cross = `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`;
+    if (s.end === "diverged") svgElement(plot, "path", { class: `end ${s.style}`, d: cross });
+    else svgElement(plot, "circle", { class: `end ${s.style}`, cx, cy, r: 4 });
+  }
+
+  // The values at one of the places along x, nearest first found by `index`.
+  function show(index) {
+    if (!frame || frame.xs.length === 0) return;
+    const { x, y, xs, valued, margin, base, marks } = frame;
+    frame.at = Math.max(0, Math.min(xs.length - 1, index));
+    const at = xs[frame.at];
+    marks.replaceChildren();
+    svgElement(marks, "line", { x1: x.at(at), x2: x.at(at), y1: margin.top, y2: base, class: "hair" });
+    tip.replaceChildren();
+    html(tip, "b", {}, `${xLabel} ${short(at)}`);
+    const rows = valued.map((s) => [s, s.x.indexOf(at)]).filter(([s, i]) => i >= 0 && y.has(s.y[i]));
+    rows.sort(([s, i], [r, j]) => r.y[j] - s.y[i]);
+    for (const [s, i] of rows) {
+      svgElement(marks, "circle", { cx: x.at(at), cy: y.at(s.y[i]), r: 3.5, class: `mark ${s.style}` });
+      const row = html(tip, "span", { class: `value ${s.style}` });
+      html(row, "i", { class: "swatch" });
+      html(row, "span", {}, `${s.title} `);
+      const ends = s.low && s.low[i] !== null ? ` [${short(s.low[i])}, ${short(s.high[i])}]` : "";
+      html(row, "span", { class: "figure" }, short(s.y[i]) + ends);
+    }
+    tip.hidden = false;
+    // Beside the line, on the side where there is more room; below a narrow chart, which has none.
+    const wide = box.clientWidth > 520;
+    const left = (x.at(at) / width) * box.clientWidth;
+    const toLeft = wide && left > box.clientWidth / 2;
+    tip.style.left = toLeft ? "auto" : wide ? `${left + 12}px` : "0";
+    tip.style.right = toLeft ? `${box.clientWidth - left + 12}px` : wide ? "auto" : "0";
+    tip.style.top = wide ? `${svg.getBoundingClientRect().top - box.getBoundingClientRect().top + 8}px` : "100%";
+  }
+
+  function hide() {
+    tip.hidden = true;
+    if (frame) frame.marks.replaceChildren();
+  }
+
+  function hover(event) {
+    if (!frame) return;
+    const place = svg.getBoundingClientRect();
+    const at = ((event.clientX - place.left) / place.width) * width;
+    let best = 0;
+    frame.xs.forEach((v, i) => {
+      if (Math.abs(frame.x.at(v) - at) < Math.abs(frame.x.at(frame.xs[best]) - at)) best = i;
+    });
+    show(best);
+  }
+
+  svg.addEventListener("pointermove", hover);
+  svg.addEventListener("pointerdown", hover);
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("blur", hide);
+  svg.addEventListener("keydown", (event) => {
+    const to = { ArrowRight: frame.at + 1, ArrowLeft: frame.at - 1, Home: 0, End: Infinity }[event.key];
+    if (event.key === "Escape") hide();
+    if (to === undefined) return;
+    event.preventDefault();
+    show(to);
   });
-  svg.addEventListener("pointerleave", () => (tip.textContent = ""));
+  new ResizeObserver(() => {
+    if (Math.round(box.clientWidth) !== width && box.clientWidth > 0) draw();
+  }).observe(box);
   draw();
-  return { box, redraw: (newLines) => { lines = newLines; draw(); } };
+  return { box, draw, replace: (newSeries) => { series = newSeries; draw(); } };
 }
