@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact.experiments.capture import captured
+from noisyact.experiments.draws import Draws
 from noisyact.experiments.experiment import Arm, Experiment, UnknownName
 from noisyact.functional import noisy, standard_normal
 
@@ -122,7 +124,10 @@ class Mixture:
         self.settings, self.device = settings, device
         self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
         self.model = Network(settings).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), settings.learning_rate)
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
+        )
         self.modules: dict[str, nn.Module] = {"model": self.model}
         self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": self.optimizer}
         self.generators = {"data": torch.Generator().manual_seed(seed + 1)}
@@ -130,6 +135,8 @@ class Mixture:
         # Each seed has training points of its own, the same for every arm; the test points are always the same.
         self.train = self._points(settings.train_points, self.generators["data"])
         self.test = self._points(settings.test_points, torch.Generator().manual_seed(20_160_301))
+        self.chosen = Draws(self._draw, self.updates, self.evaluate_every, device)
+        self.step = captured(self._step, self.train)
 
     def _points(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         x, label = points(count, generator)
@@ -137,14 +144,22 @@ class Mixture:
 
     def update(self, index: int) -> dict[str, float]:
         """A batch of training points, one step of Adam."""
+        loss = self.step(self.chosen.at(index))
+        recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
+        return {"loss": loss.item()} if recorded else {}
+
+    def _step(self, chosen: Tensor) -> Tensor:
         x, label = self.train
-        chosen = torch.randint(len(x), (self.settings.batch,), generator=self.generators["data"]).to(self.device)
         loss = F.cross_entropy(self.model(x[chosen]), label[chosen])
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": loss.item()} if recorded else {}
+        return loss.detach()
+
+    def _draw(self, first: int, last: int) -> Tensor:
+        """The training points of several updates, [updates, batch]."""
+        shape = (last - first, self.settings.batch)
+        return torch.randint(len(self.train[0]), shape, generator=self.generators["data"])
 
     def evaluate(self, index: int) -> dict[str, float]:
         """Accuracy in per cent and NLL in nats on both sets, with the expectation in place of the noise."""

@@ -25,7 +25,9 @@ from noisyact.data import idx
 from noisyact.data.catalog import dataset
 from noisyact.data.locate import file_in, find
 from noisyact.data.verify import verify
+from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.team import ALONE, Team
 
 __all__ = ["MNIST", "Digits", "Settings", "images_and_labels"]
 
@@ -130,12 +132,22 @@ class Digits:
         images, labels = images.to(device), labels.to(device)
         self.train, self.valid = (images[:count], labels[:count]), (images[count:], labels[count:])
         self.model = Network(images.shape[1], settings).to(device)
-        self.optimizer = torch.optim.RMSprop(self.model.parameters(), settings.learning_rate, alpha=settings.decay)
+        self.optimizer = torch.optim.RMSprop(
+            self.model.parameters(), settings.learning_rate, alpha=settings.decay, capturable=device.type == "cuda"
+        )
         self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
         self.optimizers: dict[str, torch.optim.Optimizer] = {"rmsprop": self.optimizer}
         self.generators: dict[str, torch.Generator] = {}
         self.memory: dict[str, Any] = {}
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self.team, self.trained = ALONE, self.model
+        self.step = captured(self._step, [labels])
+
+    def spread(self, team: Team) -> None:
+        """Share out the images of each batch."""
+        if self.settings.batch % team.size:
+            raise ValueError(f"mnist: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        self.team, self.trained, self.step = team, team.averaged(self.model), self._step
 
     def _batch(self, index: int) -> Tensor:
         """Which images update `index` sees. Follows from seed and index alone, so a resumed run sees the same."""
@@ -148,14 +160,17 @@ class Digits:
 
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of RMSProp."""
-        chosen = self._batch(index)
-        images, labels = self.train
-        loss = F.cross_entropy(self.model(images[chosen]), labels[chosen])
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        loss = self.step(self.team.share(self._batch(index)))
         recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": loss.item()} if recorded else {}
+        return {"loss": self.team.mean(loss).item()} if recorded else {}
+
+    def _step(self, chosen: Tensor) -> Tensor:
+        images, labels = self.train
+        loss = F.cross_entropy(self.trained(images[chosen]), labels[chosen])
+        self.optimizer.zero_grad()
+        self.team.backward(loss)
+        self.optimizer.step()
+        return loss.detach()
 
     def evaluate(self, index: int) -> dict[str, float]:
         """NLL on training and validation images, with the expectation in place of the noise."""

@@ -17,9 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact.experiments.capture import captured
+from noisyact.experiments.draws import Draws
 from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.team import ALONE, Team
 
-__all__ = ["UNIQUE", "Counter", "Settings", "Unique", "sequences"]
+__all__ = ["UNIQUE", "Counter", "Settings", "Unique", "different", "sequences"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +67,16 @@ def sequences(count: int, length: int, values: int, generator: torch.Generator) 
     ([[10, 1, 8], [7, 3, 3]], [3, 2])
     """
     x = torch.randint(values, (length, count), generator=generator)
-    present = F.one_hot(x, values).amax(dim=0)
-    return x, present.sum(dim=1)
+    return x, different(x, values)
+
+
+def different(x: Tensor, values: int) -> Tensor:
+    """How many different integers each sequence has: [length, count] to [count].
+
+    >>> different(torch.tensor([[10, 7], [1, 3], [8, 3]]), 11)
+    tensor([3, 2])
+    """
+    return (x.unsqueeze(-1) == torch.arange(values, device=x.device)).any(dim=0).sum(dim=1)
 
 
 class Counter(nn.Module):
@@ -105,7 +116,10 @@ class Unique:
         self.settings, self.device = settings, device
         self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
         self.model = Counter(settings).to(device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), settings.learning_rate)
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
+        )
         self.modules: dict[str, nn.Module] = {"model": self.model}
         self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": self.optimizer}
         self.generators = {"data": torch.Generator().manual_seed(seed + 1)}
@@ -114,21 +128,42 @@ class Unique:
         test = torch.Generator().manual_seed(20_160_301)
         x, unique = sequences(settings.test_sequences, settings.length, settings.values, test)
         self.test_x, self.test_unique = x.to(device), unique.to(device)
+        self.schedule = na.anneal.inverse_sqrt(30.0, 0.5, every=200) if settings.annealed else lambda _: settings.c
+        self.batches = Draws(self._draw, self.updates, self.evaluate_every, device)
+        self.team, self.trained = ALONE, self.model
+        self.step = captured(self._step, [self.test_x])
+        self._c: float | None = None
+
+    def spread(self, team: Team) -> None:
+        """Share out the sequences of each batch."""
+        if self.settings.batch % team.size:
+            raise ValueError(f"unique: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        self.team, self.trained, self.step = team, team.averaged(self.model), self._step
 
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
-        settings = self.settings
-        c = na.anneal.inverse_sqrt(30.0, 0.5, every=200)(index) if settings.annealed else settings.c
-        if settings.scheme is not None:
+        c = self.schedule(index)
+        if self.settings.scheme is not None and c != self._c:
             na.set_noise_scale(self.model, c)
-        x, unique = sequences(settings.batch, self._length(index), settings.values, self.generators["data"])
-        loss = F.cross_entropy(self.model(x.to(self.device)), unique.to(self.device))
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_gradient_norm)
-        self.optimizer.step()
+            self._c = c
+        loss = self.step(self.team.share(self.batches.at(index), dim=1))
         recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": loss.item(), "c": c} if recorded else {}
+        return {"loss": self.team.mean(loss).item(), "c": c} if recorded else {}
+
+    def _step(self, x: Tensor) -> Tensor:
+        loss = F.cross_entropy(self.trained(x), different(x, self.settings.values))
+        self.optimizer.zero_grad()
+        self.team.backward(loss)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
+        self.optimizer.step()
+        return loss.detach()
+
+    def _draw(self, first: int, last: int) -> Tensor:
+        """Sequences for several updates, [updates, length, batch], as far as their length is the same."""
+        settings, length = self.settings, self._length(first)
+        last = next((index for index in range(first, last) if self._length(index) != length), last)
+        shape = (last - first, length, settings.batch)
+        return torch.randint(settings.values, shape, generator=self.generators["data"])
 
     def _length(self, index: int) -> int:
         full = self.settings.length
