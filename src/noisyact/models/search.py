@@ -7,7 +7,6 @@ has ended keeps its place in the beam, as in dl4mt: the beam of the others is na
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -137,6 +136,7 @@ def beam(
 ) -> list[list[Hypothesis]]:
     """One search; settings as of :class:`Beam`, which finds more with what it has recorded.
 
+    >>> import math
     >>> table = torch.tensor([[0.1, 0.5, 0.4], [0.2, 0.5, 0.3], [0.9, 0.05, 0.05]]).log()  # of the next, by the last
     >>> step = lambda tokens, state, constants: (table[tokens.clamp(min=0)], state)
     >>> [found] = beam(step, [torch.zeros(1, 1)], width=3, end=0, longest=4, length_power=0)
