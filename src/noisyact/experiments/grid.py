@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,9 +24,10 @@ import torch
 
 from noisyact.experiments import registry
 from noisyact.experiments.logs import Logs
-from noisyact.experiments.run import Progress, folder_of, run
+from noisyact.experiments.run import Progress, folder_of, to_end, training
+from noisyact.experiments.team import ALONE, Team
 
-__all__ = ["Event", "Job", "Outcome", "Watch", "run_all"]
+__all__ = ["Event", "Job", "Outcome", "Watch", "check_folders", "in_a_line", "run_all"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +49,13 @@ class Job:
         """Where the run is kept."""
         return folder_of(self.out, self.experiment, self.preset, self.arm, self.seed)
 
-    def do(self, progress: Progress | None = None) -> dict[str, Any]:
+    def do(self, progress: Progress | None = None, team: Team = ALONE) -> dict[str, Any]:
         """Do it in this process; returns the record."""
-        logs = Logs(self.log, self.folder)
+        return to_end(self.training(progress, team))
+
+    def training(self, progress: Progress | None = None, team: Team = ALONE) -> Generator[None, None, dict[str, Any]]:
+        """As :meth:`do`, one update at a time."""
+        logs = Logs(self.log if team.leads else (), self.folder)
 
         def told(done: int, total: int, line: dict[str, float]) -> None:
             if progress is not None:
@@ -58,9 +63,9 @@ class Job:
             logs.follow()
 
         try:
-            record = run(
+            record = yield from training(
                 registry.load(self.experiment), self.arm, self.preset, self.seed, self.out, device=self.device,
-                changes=self.changes, force=self.force, progress=told,
+                changes=self.changes, force=self.force, progress=told, team=team,
             )  # fmt: skip
         except BaseException:
             logs.end(None)
@@ -99,8 +104,7 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Watch | None = None) -> li
     """
     if at_once < 1:
         raise ValueError(f"at_once={at_once}: must be at least 1")
-    if len({job.folder for job in jobs}) < len(jobs):
-        raise ValueError("two jobs have the same folder")
+    check_folders(jobs)
     waiting = list(enumerate(jobs))[::-1]
     outcomes: dict[int, Outcome] = {}
     workers = [_Worker() for _ in range(min(at_once, len(jobs)))]
@@ -130,6 +134,21 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Watch | None = None) -> li
             worker.process.join()
             worker.pipe.close()
     return [outcomes[i] for i in range(len(jobs))]
+
+
+def check_folders(jobs: Sequence[Job]) -> None:
+    """Every run has a folder of its own."""
+    if len({job.folder for job in jobs}) < len(jobs):
+        raise ValueError("two jobs have the same folder")
+
+
+def in_a_line(error: Exception) -> str:
+    """What went wrong.
+
+    >>> in_a_line(ValueError("c=-1: must not be negative"))
+    'ValueError: c=-1: must not be negative'
+    """
+    return " ".join(traceback.format_exception_only(error)[-1].split())
 
 
 class _Worker:
@@ -166,7 +185,7 @@ def _work(pipe: Connection) -> None:
         try:
             record = job.do(lambda done, total, _: pipe.send(Event("progress", done, total)))
         except Exception as error:
-            pipe.send(Event("failed", text=traceback.format_exception_only(error)[-1].strip()))
+            pipe.send(Event("failed", text=in_a_line(error)))
         else:
             pipe.send(Event("ended", record=record))
 

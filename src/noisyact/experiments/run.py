@@ -31,7 +31,7 @@ from noisyact.experiments.experiment import Experiment, Task, UnknownName
 from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
 from noisyact.experiments.team import ALONE, Spreading, Team
 
-__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature", "training"]
+__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature", "to_end", "training"]
 
 DEVICES = ("auto", "cpu", "cuda")
 _RECORDS = ("metrics.jsonl", "timing.jsonl")
@@ -56,6 +56,11 @@ def run(
     updates = training(
         experiment, arm, preset, seed, out, device=device, changes=changes, force=force, progress=progress, team=team
     )
+    return to_end(updates)
+
+
+def to_end(updates: Generator[None, None, dict[str, Any]]) -> dict[str, Any]:
+    """Do all updates of a training; returns its record."""
     while True:
         try:
             next(updates)
@@ -121,6 +126,11 @@ def _ended(
     record = {**config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)}
     if status == "finished" and hasattr(task, "samples"):
         write_json(folder / "samples.json", task.samples())  # pyright: ignore[reportAttributeAccessIssue]
+    if status == "finished" and hasattr(task, "pictures"):
+        from noisyact.experiments import picture  # matplotlib, which only such tasks need
+
+        for name, figure in task.pictures().items():  # pyright: ignore[reportAttributeAccessIssue]
+            picture.save(figure, folder / "pictures", name)
     write_json(folder / "result.json", record)
     return record
 
@@ -137,7 +147,7 @@ def resolve(device: str) -> torch.device:
 def clear(folder: Path) -> None:
     """Remove a run, with what its loggers keep of it."""
     # The settings last: until the checkpoints are gone they say whose those are.
-    for name in ("checkpoints", "logs"):
+    for name in ("checkpoints", "logs", "pictures"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in ("result.json", "samples.json", *_RECORDS, "config.json"):
         (folder / name).unlink(missing_ok=True)
