@@ -22,7 +22,7 @@ from torch import Tensor
 from noisyact.experiments.experiment import Task
 from noisyact.experiments.files import read_json, write_json
 
-__all__ = ["load_last", "restore", "save", "state_of"]
+__all__ = ["load_last", "read", "restore", "save", "state_of"]
 
 _KEPT = 2
 
@@ -63,17 +63,28 @@ def load_last(folder: Path, task: Task) -> int:
     _tidy(folder)  # after a kill in the last save there is no other that would
     for path in reversed(_all(folder)):
         try:
-            state = read_json(path / "state.json")
-            data = (path / "tensors.safetensors").read_bytes()
-            if state.pop("sha256") != _checksum(state, data):
-                raise ValueError("its checksum is wrong")
-            tensors = tensors_from_bytes(data)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"checkpoint {path} cannot be used ({error}); the one before it is", stacklevel=2)
+            state = read(path)
+        except ValueError as error:
+            warnings.warn(f"{error}; the one before it is", stacklevel=2)
             continue
-        restore(task, {**_join(state["task"], tensors), "memory": state["memory"]})
+        restore(task, state)
         return state["update"]
     return 0
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What one checkpoint holds: the `update` it was made after, and the task's state as :func:`state_of` gave it.
+
+    Raises: ValueError, which names the checkpoint, where it is not whole.
+    """
+    try:
+        state = read_json(path / "state.json")
+        data = (path / "tensors.safetensors").read_bytes()
+        if state.pop("sha256") != _checksum(state, data):
+            raise ValueError("its checksum is wrong")
+        return {**_join(state["task"], tensors_from_bytes(data)), "memory": state["memory"], "update": state["update"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"checkpoint {path} cannot be used ({error})") from None
 
 
 def _checksum(state: dict[str, Any], tensors: bytes) -> str:
