@@ -21,7 +21,7 @@ import report_cases
 from noisyact import equations
 from noisyact.experiments import agreement, curves, records, registry, report
 from noisyact.experiments.files import write_json, write_text
-from noisyact.experiments.run import folder_of
+from noisyact.experiments.run import clear, folder_of, run
 from noisyact.experiments.statistics import interval
 from noisyact.experiments.table import Estimate, Row, Table
 
@@ -76,8 +76,8 @@ def test_curves_are_means_of_finished_runs_alone(out):
 
 def test_long_curves_are_thinned_but_keep_their_end():
     points = list(range(1, 1001))
-    run = records.Run("0", "finished", "", None, "cpu", {"update": points, "loss": [1.0 / x for x in points]})
-    thin = curves._thinned(curves.mean_of([run], "loss"))
+    one = records.Run("0", "finished", "", None, "cpu", {"update": points, "loss": [1.0 / x for x in points]})
+    thin = curves._thinned(curves.mean_of([one], "loss"))
     assert len(thin["x"]) == len(thin["y"]) <= 300
     assert (thin["x"][0], thin["x"][-1], thin["y"][-1]) == (1, 1000, 0.001)
 
@@ -164,6 +164,20 @@ def test_samples_and_pictures_come_from_one_run_an_arm(copy):
     assert (arm.samples[0].rows[39], len(arm.samples[0].rows), arm.samples[0].left_out) == (("39",), 40, 5)
     (picture,) = arm_of(section, "nan-annealed").pictures
     assert base64.b64decode(picture.source.removeprefix("data:image/svg+xml;base64,")).decode() == report_cases.SVG
+
+
+def test_a_task_that_draws_has_its_pictures_on_the_page(tmp_path):
+    folder = folder_of(tmp_path, "mixture", "smoke", "nan", 0)
+    run(registry.load("mixture"), "nan", "smoke", 0, tmp_path, device="cpu")
+    assert sorted(path.name for path in (folder / "pictures").iterdir()) == ["units.png", "units.svg"]
+    (section,) = records.sections(tmp_path)
+    (picture,) = arm_of(section, "nan").pictures
+    assert picture.source.startswith("data:image/svg+xml;base64,")
+    text = report.write(tmp_path, tmp_path / "report.html").read_text()
+    assert 'alt="units: NAN, alpha = 1, seed 0"' in text
+    assert "the paper gives no numbers here" in text
+    clear(folder)
+    assert not (folder / "pictures").exists()
 
 
 @pytest.mark.parametrize(

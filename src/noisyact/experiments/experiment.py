@@ -30,8 +30,8 @@ class Task(Protocol):
     and `optimizers` by their state_dicts, `generators` by their states, and `memory`, which JSON can hold; torch's own
     generators are kept too.
 
-    A task may also have a method `samples` that returns tables of text to be kept when it has finished: a list of
-    dictionaries with a title, columns and rows.
+    A task may also have methods for what is to be kept when it has finished: `samples`, which returns tables of text as
+    a list of dictionaries with a title, columns and rows; and `pictures`, which returns figures of matplotlib by name.
     """
 
     evaluate_every: int

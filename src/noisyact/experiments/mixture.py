@@ -179,6 +179,12 @@ class Mixture:
             f"{s}_{what}": evaluations[-1][f"{s}_{what}"] for s in ("train", "test") for what in ("accuracy", "nll")
         }
 
+    def pictures(self) -> dict[str, Any]:
+        """Activation and derivative of every unit against its input."""
+        from noisyact.experiments.mixture_figures import draw
+
+        return {"units": draw(self)}
+
 
 _LEAK = {"activation": "nan", "alpha": 1.15}
 MIXTURE = Experiment(

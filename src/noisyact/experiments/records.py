@@ -262,5 +262,6 @@ def _sampled(table: Any) -> Samples:
 
 def _pictures(folder: Path, who: str, notes: list[str]) -> tuple[Picture, ...]:
     paths = sorted(path for path in folder.glob("*") if path.suffix in _KINDS and not path.name.startswith("."))
-    read = ((path, _noted(notes, f"{who} pictures:", lambda p=path: embedded(p), "")) for path in paths)
+    once = {path.stem: path for path in paths}.values()  # as SVG where a picture is both
+    read = ((path, _noted(notes, f"{who} pictures:", lambda p=path: embedded(p), "")) for path in once)
     return tuple(Picture(path.stem.replace("-", " ").replace("_", " "), source) for path, source in read if source)

@@ -1,8 +1,8 @@
 """One run of one arm: its folder, its training loop, its record.
 
 The folder has `config.json` (every effective setting), `metrics.jsonl` (one line an evaluation), `timing.jsonl` (when),
-`checkpoints/`, and at the end `result.json`, the numbers with their signature, and `samples.json`, of a task that has
-samples.
+`checkpoints/`, and at the end `result.json`, the numbers with their signature; `samples.json` and `pictures/`, of a
+task that has such.
 """
 
 from __future__ import annotations
