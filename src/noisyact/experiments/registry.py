@@ -9,6 +9,8 @@ from noisyact.experiments.experiment import Experiment, UnknownName
 __all__ = ["load", "names"]
 
 _PLACES = {
+    "caption": "noisyact.experiments.caption:CAPTION",
+    "execute": "noisyact.experiments.execute:EXECUTE",
     "mixture": "noisyact.experiments.mixture:MIXTURE",
     "mnist": "noisyact.experiments.mnist:MNIST",
     "unique": "noisyact.experiments.unique:UNIQUE",
