@@ -1,0 +1,48 @@
+"""Where a captioning model looks: for each image a row with a map for each word of its caption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from matplotlib import image
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from noisyact.experiments.picture import grid
+
+__all__ = ["draw"]
+
+
+def draw(rows: Sequence[tuple[str, Path | None, Sequence[str], Tensor]]) -> Figure:
+    """Draw maps, bright where the model looks.
+
+    Args:
+        rows: for each image its name, its photo if it is to be had, the words of its caption, and the weights of its
+            places at each word, [words, side^2].
+    """
+    longest = max(len(words) for _, _, words, _ in rows)
+    figure, axes = grid(len(rows), 1 + longest, 1.0, 1.2)
+    for cells, (name, photo, words, maps) in zip(axes, rows, strict=True):
+        for ax in cells:
+            ax.set_axis_off()
+        first, *others = cells
+        if photo is None:
+            first.text(0.5, 0.5, name.partition("_")[0], ha="center", va="center", fontsize=7)
+        else:
+            first.imshow(_pixels(photo))
+        side = round(maps.shape[1] ** 0.5)
+        for ax, word, weights in zip(others, words, maps, strict=False):
+            ax.imshow(weights.reshape(side, side).tolist(), cmap="gray", vmin=0)
+            ax.set_title(word, fontsize=8)
+    if any(photo is not None for _, photo, _, _ in rows):
+        figure.suptitle("The photos belong to their authors and are not to be published.", fontsize=8, wrap=True)
+    return figure
+
+
+def _pixels(photo: Path) -> Tensor:
+    try:
+        return torch.from_numpy(image.imread(photo).copy())
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{photo}: not a photo that can be read: {error}") from None

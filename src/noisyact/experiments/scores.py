@@ -1,0 +1,139 @@
+"""BLEU and METEOR of captions, by the standard scorers (pycocoevalcap), added to the records of finished runs.
+
+A run may be done where there are neither the scorers nor Java: it keeps its captions, and they are scored elsewhere.
+The scores go into the run's `result.json` with a signature of their own, and nothing else in it changes. Text is scored
+as words in lower case without punctuation, which the references already are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from noisyact.experiments.caption import CAPTIONS
+from noisyact.experiments.files import alone_in, read_json, write_json
+
+__all__ = ["SCORED", "Scores", "add_scores", "runs_in", "score", "why_no_meteor"]
+
+SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
+_OLDEST_JAVA = 11
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Scores in per cent by name, what gave them, and why one is missing.
+
+    Args:
+        values: BLEU-1 to -4, and METEOR where it could be had.
+        signature: of the scorers and of what they were given.
+        missing: why there is no METEOR; empty where there is.
+    """
+
+    values: dict[str, float]
+    signature: dict[str, Any]
+    missing: str = ""
+
+
+def score(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Scores:
+    """Score a caption of each image against all references of that image.
+
+    Args:
+        captions: by image.
+        references: one or more for each of those images.
+    """
+    if importlib.util.find_spec("pycocoevalcap") is None:
+        raise ValueError("scoring captions needs pycocoevalcap: pip install 'noisyact[captions]'")
+    if not captions:
+        raise ValueError("there is no caption to score")
+    if alone := [image for image in captions if not references.get(image)]:
+        raise ValueError(f"{len(alone):,} of {len(captions):,} images have no reference, such as {alone[0]!r}")
+    from pycocoevalcap.bleu.bleu import Bleu
+
+    given = {image: list(references[image]) for image in captions}
+    ours = {image: [caption] for image, caption in captions.items()}
+    bleu, _ = Bleu(4).compute_score(given, ours, verbose=0)
+    values: dict[str, float] = dict(zip(SCORED, (100.0 * float(value) for value in bleu), strict=False))
+    missing, java = why_no_meteor(), None
+    if not missing:
+        try:
+            values["meteor"], java = 100.0 * _meteor(given, ours), _java()
+        except (OSError, ValueError) as error:  # it answers with something else than a number
+            missing = f"METEOR failed: {error}"
+    text = json.dumps([given, ours], sort_keys=True)
+    signature = {
+        "pycocoevalcap": metadata.version("pycocoevalcap"), "java": java, "words": "lower case, no punctuation",
+        "images": len(ours), "references": max(map(len, given.values())),
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }  # fmt: skip
+    return Scores(values, signature, missing)
+
+
+def why_no_meteor() -> str:
+    """Why METEOR, a program in Java, cannot be had here; empty where it can."""
+    if shutil.which("java") is None:
+        return f"METEOR needs Java {_OLDEST_JAVA} or newer, and there is no java here (Debian: default-jre-headless)"
+    try:
+        version = _java()
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        return f"METEOR needs Java {_OLDEST_JAVA} or newer, and the java here does not run: {error}"
+    number = version.split(".")[0]
+    if not number.isdigit() or int(number) < _OLDEST_JAVA:
+        return f"METEOR needs Java {_OLDEST_JAVA} or newer, and the java here is {version}"
+    return ""
+
+
+def _java() -> str:
+    """Its version, such as 17.0.15, which it prints in quotes."""
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True, timeout=60)
+    return (said.stderr + said.stdout).split('"')[1]
+
+
+def _meteor(references: dict[str, list[str]], captions: dict[str, list[str]]) -> float:
+    from pycocoevalcap.meteor.meteor import Meteor
+
+    scorer = Meteor()
+    try:
+        return float(scorer.compute_score(references, captions)[0])
+    finally:
+        if scorer.lock.locked():  # an error leaves it so, and the scorer would wait for it for ever when it is deleted
+            scorer.lock.release()
+        process = scorer.meteor_p
+        process.kill()
+        process.communicate()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of finished runs of `caption` at or below a folder, in order."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder")
+    found = []
+    for path in sorted(folder.rglob("result.json")):
+        record = read_json(path)
+        if record.get("experiment") == "caption" and record.get("status") == "finished":
+            found.append(path.parent)
+    if not found:
+        raise ValueError(f"{folder}: there is no finished run of 'caption' at or below it")
+    return found
+
+
+def add_scores(run: Path, references: Mapping[str, Sequence[str]]) -> Scores:
+    """Score the captions that a run has kept, and put the scores and their signature into its record."""
+    tables = read_json(run / "samples.json") if (run / "samples.json").exists() else []
+    rows = next((table["rows"] for table in tables if table["title"] == CAPTIONS), None)
+    if rows is None:
+        raise ValueError(f"{run}: its samples.json has no table {CAPTIONS!r}")
+    scores = score({row[0]: row[1] for row in rows}, references)
+    with alone_in(run):
+        record = read_json(run / "result.json")
+        others = {name: value for name, value in record["result"].items() if name not in SCORED}
+        record["result"], record["scored"] = {**others, **scores.values}, scores.signature
+        write_json(run / "result.json", record)
+    return scores
