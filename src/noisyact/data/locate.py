@@ -7,7 +7,7 @@ from pathlib import Path
 
 from noisyact.data.catalog import DataFile, DataSet, dataset
 
-__all__ = ["Missing", "file_in", "find", "home", "places", "status"]
+__all__ = ["Missing", "cache", "file_in", "find", "home", "places", "status"]
 
 VARIABLE = "NOISYACT_DATA"
 
@@ -19,18 +19,19 @@ class Missing(FileNotFoundError):
 def home() -> Path:
     """Where data is put: the folder NOISYACT_DATA names, else noisyact in the user's cache."""
     named = os.environ.get(VARIABLE)
-    return Path(named).expanduser() if named else _cache()
+    return Path(named).expanduser() if named else cache()
 
 
-def _cache() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "noisyact"
+def cache() -> Path:
+    """noisyact in the user's cache: what is put there can be had again."""
+    named = os.environ.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "noisyact"
 
 
 def places(name: str | DataSet) -> list[Path]:
     """The folders in which a data set is looked for, in order."""
     chosen = dataset(name)
-    homes = dict.fromkeys([home(), _cache()])
+    homes = dict.fromkeys([home(), cache()])
     return [root / folder for root in homes for folder in (chosen.name, *chosen.folders)]
 
 
