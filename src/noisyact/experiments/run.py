@@ -29,7 +29,7 @@ from noisyact.experiments import checkpoint
 from noisyact.experiments.capture import check_kernels
 from noisyact.experiments.experiment import Experiment, Task, UnknownName
 from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
-from noisyact.experiments.team import ALONE, Spreading, Team
+from noisyact.experiments.team import ALONE, Team, check_spreading
 
 __all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature", "to_end", "training"]
 
@@ -91,19 +91,14 @@ def training(
             if getattr(task, name) < 1:
                 raise ValueError(f"{experiment.name}: {name}={getattr(task, name)}: must be at least 1")
         if team.size > 1:
-            _spread(experiment, task, team)
+            check_spreading(experiment, task)
+            task.spread(team)  # pyright: ignore[reportAttributeAccessIssue]
         done, evaluations, seconds = team.decided(lambda: _begun(folder, config, task))
         if done and team.size > 1:
             checkpoint.restore(task, team.decided(lambda: checkpoint.state_of(task)))
         team.reseed(seed, done)
         status = yield from _train(task, seed, done, seconds, evaluations, folder, progress, team)
         return team.decided(lambda: _ended(folder, config, task, status, evaluations))
-
-
-def _spread(experiment: Experiment, task: Task, team: Team) -> None:
-    if not isinstance(task, Spreading):
-        raise ValueError(f"{experiment.name} cannot be spread over {team.size} devices: its batches are not shared out")
-    task.spread(team)
 
 
 def _begun(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list[dict[str, float]], float]:

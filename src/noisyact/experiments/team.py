@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["ALONE", "ProcessFailed", "Spreading", "Team", "join", "launch", "started_by_torchrun"]
+from noisyact.experiments.experiment import Experiment, Task
+
+__all__ = ["ALONE", "ProcessFailed", "Spreading", "Team", "check_spreading", "join", "launch", "started_by_torchrun"]
 
 _T = TypeVar("_T")
 _TORCHRUN_LOGGER = "torch.distributed.elastic"
@@ -78,6 +80,13 @@ class Spreading(Protocol):
         ...
 
 
+def check_spreading(experiment: Experiment, task: Task | None = None) -> None:
+    """Raise a ValueError for an experiment whose tasks cannot be spread, as far as that can be seen without one."""
+    kind = experiment.start if task is None else type(task)
+    if isinstance(kind, type) and not issubclass(kind, Spreading):
+        raise ValueError(f"{experiment.name} runs on one device alone: its task cannot share out its batches")
+
+
 class _FabricTeam(Team):
     """A team of several."""
 
@@ -132,6 +141,8 @@ def join(device: torch.device, devices: int | None = None, num_nodes: int | None
         raise ValueError(f"--devices {here}: there are {torch.cuda.device_count()} GPUs here")
     fabric = _fabric()(accelerator=device.type, devices=here, num_nodes=size // here, strategy="ddp")
     fabric.launch()
+    # Ctrl-C comes to all processes: they end as killed, which a run survives, and the one that started them says so.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _FabricTeam(fabric)
 
 
@@ -140,7 +151,8 @@ def _fabric() -> Any:
         from lightning.fabric import Fabric
     except ImportError as error:
         raise ValueError("several devices need Lightning: pip install 'noisyact[lightning]'") from error
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)  # each process would say that it is there
+    for name in ("lightning.fabric", "lightning.pytorch"):  # they would say that all processes are there
+        logging.getLogger(name).setLevel(logging.WARNING)
     return Fabric
 
 
