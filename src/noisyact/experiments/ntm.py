@@ -141,7 +141,7 @@ class NTM(nn.Module):
         batch = x.shape[1]
         memory = x.new_full((batch, self.rows, self.width), FIRST_MEMORY)
         weighting = x.new_zeros(batch, 2 * self.heads, self.rows)
-        weighting[:, :, 0] = 1.0
+        weighting[:, :, 0].fill_(1.0)
         reads = x.new_zeros(batch, self.heads * self.width)
         state: Any = None
         seen = []

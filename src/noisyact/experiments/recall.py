@@ -289,5 +289,5 @@ RECALL = Experiment(
     "updates; each by more than the 95% intervals. What the hard function, the leak alone or noise that is not "
     "annealed do as well is not owed to the annealing.",
     start=Recall,
-    minutes={"smoke": 0.05, "short": 3.0, "paper": 300.0},
+    minutes={"smoke": 0.05, "short": 2.0, "paper": 400.0},
 )

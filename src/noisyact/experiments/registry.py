@@ -17,6 +17,7 @@ _PLACES = {
     "ptb-word": "noisyact.experiments.ptb_word:PTB_WORD",
     "ptb-word-medium": "noisyact.experiments.ptb_word:PTB_WORD_MEDIUM",
     "ptb-char": "noisyact.experiments.ptb_char:PTB_CHAR",
+    "recall": "noisyact.experiments.recall:RECALL",
 }
 
 
