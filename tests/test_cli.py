@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from noisyact.experiments import figures
+from noisyact.experiments import figures, registry
 from noisyact.experiments.files import read_lines
 from noisyact.experiments.run import folder_of
 from noisyact_cli.app import app
@@ -112,7 +112,7 @@ def test_sweep_has_a_row_a_value(tmp_path):
 @pytest.mark.parametrize(
     ("command", "parts"),
     [
-        (["run", "nope", "--arm", "nan"], ["experiment 'nope'", "mixture, mnist, unique"]),
+        (["run", "nope", "--arm", "nan"], ["experiment 'nope'", "mixture, mnist"]),
         (["run", "unique"], ["--arm is missing", "nan-annealed"]),
         (["run", "unique", "--arm", "nope"], ["arm 'nope'", "reference, hard, leak"]),
         (["run", "unique", "--arm", "nan", "--preset", "big"], ["preset 'big'", "smoke, short, paper"]),
@@ -125,6 +125,15 @@ def test_sweep_has_a_row_a_value(tmp_path):
         (["run", "unique", "--config", "/no/such.toml"], ["/no/such.toml", "No such file"]),
         (["reproduce", "unique", "--arms", "nan,nope"], ["arm 'nope'", "reference, hard"]),
         (["reproduce", "unique", "--seeds", "0"], ["--seeds 0: must be at least 1"]),
+        (["reproduce", "unique", "--engine", "slurm"], ["engine 'slurm'", "local, ray"]),
+        (["reproduce", "unique", "--address", "head:6379"], ["--address head:6379", "--engine ray"]),
+        (
+            ["reproduce", "unique", "--engine", "ray", "--address", "127.0.0.1:9"],
+            ["Ray cluster '127.0.0.1:9' cannot be reached", "refused"],
+        ),
+        (["reproduce", "unique", "--engine", "ray", "--address", "head"], ["Ray cluster 'head'", "Invalid address"]),
+        (["reproduce", "unique", "--engine", "ray", "--device", "tpu"], ["device 'tpu'", "auto, cpu, cuda"]),
+        (["reproduce", "unique", "--log", "sacred"], ["logger 'sacred'", "tensorboard, wandb, trackio, mlflow"]),
         (["sweep", "unique", "--arm", "nan", "--set", "c=1,,2"], ["c=1,,2", "empty"]),
         (["table", "nope"], ["experiment 'nope'", "unique"]),
         (["table", "unique", "--out", "/no/such"], ["/no/such"]),
@@ -155,12 +164,46 @@ def test_bad_file_of_settings(tmp_path):
 def test_missing_data_is_named_before_anything_is_run(tmp_path, monkeypatch):
     monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    said = noisyact("reproduce", *SMOKE, "--out", tmp_path / "out", code=2).stderr
+    said = noisyact("reproduce", "unique", "mnist", *SMOKE, "--out", tmp_path / "out", code=2).stderr
     assert "noisyact data fetch mnist" in said
     assert not (tmp_path / "out").exists()
     assert "missing" in noisyact("data", "list").stdout
     assert {"mnist", "ptb"} <= {entry["name"] for entry in json.loads(noisyact("data", "list", "--json").stdout)}
     assert "noisyact data fetch mnist" in noisyact("data", "verify", "mnist", code=2).stderr
+
+
+def test_of_all_experiments_those_without_data_are_skipped(tmp_path, monkeypatch):
+    """They are named with how to get the data, the others are done, and the exit code says it."""
+    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(registry, "names", lambda: ["mnist", "unique"])
+    command = ["reproduce", "--arms", "nan", "--seeds", "1", *SMOKE, *SET, "--out", tmp_path / "out", "--json"]
+    done = noisyact(*command, code=3)
+    said = json.loads(done.stdout)
+    assert [table["rows"][0]["finished"] for table in said["tables"]] == [1]
+    assert [entry["experiment"] for entry in said["skipped"]] == ["mnist"]
+    assert "noisyact data fetch mnist" in said["skipped"][0]["reason"]
+    assert done.stderr.count("SKIPPED mnist: data set 'mnist'") == 2
+    # What failed counts for more than what was skipped.
+    again = noisyact(*command, "--set", "mlp=3", code=1)
+    assert "use --force" in json.loads(again.stdout)["failed"][0]["error"]
+    assert "SKIPPED mnist" in again.stderr
+
+
+def test_runs_are_logged(tmp_path):
+    flags = [*SMOKE, *SET, "--log", "tensorboard", "--log", f"tensorboard:{tmp_path / 'all'}", "--out", tmp_path]
+    noisyact("run", "unique", "--arm", "hard", *flags)
+    noisyact("sweep", "unique", "--arm", "nan", "--set", "c=0.5,1", "--seeds", "1", *flags)
+    assert len(list(tmp_path.glob("unique/smoke/hard/seed-0/logs/events*"))) == 1
+    assert len(list(tmp_path.glob("sweep/c=*/unique/smoke/nan/seed-0/logs/events*"))) == 2
+    assert len(list(tmp_path.glob("all/unique/smoke/*/seed-0-*/events*"))) == 3
+
+
+def test_without_ray_it_is_said_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = noisyact("reproduce", "unique", "--engine", "ray", "--out", tmp_path / "out", code=2).stderr
+    assert "ray is not installed; it needs: pip install 'noisyact[ray]'" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_figures_prints_what_was_drawn(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli import data, runs, score
+from noisyact_cli import data, generate, runs, score
 from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors
 
 __all__ = ["app"]
@@ -17,6 +17,7 @@ app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
 )  # fmt: skip
 app.add_typer(runs.app)
+app.add_typer(generate.app)
 app.add_typer(score.app)
 app.add_typer(data.app, name="data")
 

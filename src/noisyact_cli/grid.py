@@ -1,0 +1,131 @@
+"""Many runs from the command line: what is checked before, what is seen of them, what is printed at the end."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from noisyact_cli.answers import print_json
+from noisyact_cli.progress import View
+
+if TYPE_CHECKING:
+    from noisyact.experiments.experiment import Experiment
+    from noisyact.experiments.grid import Event, Job, Outcome
+    from noisyact.experiments.table import Table
+
+__all__ = ["check", "do", "ending", "finish", "name_of", "number", "without_data"]
+
+_ENGINES = ("local", "ray")
+
+
+def check(jobs: list[Job], engine: str = "local") -> None:
+    """Whatever is wrong with any job is said before the first begins; on a cluster device and data are elsewhere."""
+    from noisyact.data import locate
+    from noisyact.experiments import loggers, registry
+    from noisyact.experiments.run import resolve
+
+    for job in jobs:
+        experiment = registry.load(job.experiment)
+        experiment.effective(job.arm, job.preset, job.changes)
+        loggers.check(job.log)
+        if engine == "local":
+            resolve(job.device)
+            for name in experiment.data:
+                locate.find(name)
+
+
+def without_data(experiments: list[Experiment]) -> dict[str, str]:
+    """The experiments whose data are missing, and how to get them; they are named at once: the others take long."""
+    from noisyact.data import locate
+
+    skipped = {}
+    for experiment in experiments:
+        try:
+            for name in experiment.data:
+                locate.find(name)
+        except locate.Missing as missing:
+            skipped[experiment.name] = str(missing)
+            print(f"SKIPPED {experiment.name}: {missing}", file=sys.stderr)
+    return skipped
+
+
+def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -> list[Outcome]:
+    """Do the jobs with an engine, all of them in one view."""
+    from noisyact.experiments import grid, grid_ray, ray_cluster
+    from noisyact.experiments.experiment import UnknownName
+
+    if engine not in _ENGINES:
+        raise UnknownName("engine", engine, _ENGINES)
+    if engine == "ray":
+        ray_cluster.check_installed()
+    elif address is not None:
+        raise ValueError(f"--address {address}: is for --engine ray")
+    check(jobs, engine)
+    with View(len(jobs), "runs") as view:
+
+        def watch(job: Job, event: Event) -> None:
+            name = name_of(job)
+            if event.kind == "progress":
+                view.at(name, event.done, event.total)
+            elif event.kind == "warning":
+                view.say(f"{name}: warning: {event.text}")
+            else:
+                view.ended(name, f"FAILED: {event.text}" if event.record is None else ending(event.record))
+
+        if engine == "ray":
+            return grid_ray.run_all(jobs, at_once, watch, address=address)
+        return grid.run_all(jobs, at_once or _at_once(jobs), watch)
+
+
+def finish(tables: list[Table], outcomes: list[Outcome], as_json: bool, skipped: dict[str, str] | None = None) -> None:
+    """Print the tables, what failed and what was skipped."""
+    left_out = [{"experiment": name, "reason": reason} for name, reason in (skipped or {}).items()]
+    failed = [outcome for outcome in outcomes if outcome.record is None]
+    if as_json:
+        failures = [{"folder": str(outcome.job.folder), "error": outcome.error} for outcome in failed]
+        print_json({"tables": [table.as_json() for table in tables], "failed": failures, "skipped": left_out})
+    else:
+        print("\n\n".join(map(str, tables)))
+    for outcome in failed:
+        print(f"FAILED {outcome.job.folder}: {outcome.error}", file=sys.stderr)
+    for entry in left_out:
+        print(f"SKIPPED {entry['experiment']}: {entry['reason']}", file=sys.stderr)
+    if failed or left_out:
+        raise typer.Exit(1 if failed else 3)
+
+
+def name_of(job: Job) -> str:
+    """A job as the view has it."""
+    point = "".join(f" {name}={value}" for name, value in job.changes.items())
+    return f"{job.experiment} {job.arm} seed {job.seed}{point}"
+
+
+def ending(record: dict[str, Any]) -> str:
+    """How a run ended, in a few words."""
+    from noisyact.experiments import registry
+
+    metric = registry.load(record["experiment"]).metric
+    value = record["result"].get(metric)
+    return record["status"] + ("" if record["status"] == "diverged" else f", {metric} {number(value)}")
+
+
+def number(value: float | None) -> str:
+    """A number of a result.
+
+    >>> number(31.1234567), number(None)
+    ('31.1235', 'not reached')
+    """
+    return "not reached" if value is None else f"{value:.6g}"
+
+
+def _at_once(jobs: list[Job]) -> int:
+    """One run on a GPU; one a core on a CPU."""
+    import os
+
+    from noisyact.experiments.run import resolve
+
+    if any(resolve(job.device).type == "cuda" for job in jobs):
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
