@@ -21,10 +21,8 @@ def write_idx(path, values):
     path.write_bytes(gzip.compress(header + bytes(values.flatten().tolist()), 1))
 
 
-@pytest.fixture
-def tiny(tmp_path, monkeypatch):
+def made(folder):
     """A set in MNIST's format: images of 5x5, one bright row or column for each class, in noise."""
-    folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(0)
     for part, count in (("train", 500), ("t10k", 60)):
@@ -34,6 +32,12 @@ def tiny(tmp_path, monkeypatch):
             (image if label < 5 else image.T)[label % 5] += 190
         write_idx(folder / f"{part}-images-idx3-ubyte.gz", images)
         write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels)
+    return folder
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    folder = made(tmp_path / "data" / "mnist")
     monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder

@@ -1,0 +1,95 @@
+"""One run over several devices: two processes on a CPU, in place of two GPUs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from noisyact.experiments.files import read_lines
+from noisyact.experiments.mixture import MIXTURE
+from noisyact.experiments.run import folder_of, run
+from noisyact.experiments.team import ALONE, Team, check_spreading, join, launch
+from noisyact.experiments.unique import UNIQUE, Settings, Unique
+
+pytest.importorskip("lightning")
+
+
+class TeamOfThree(Team):
+    """What a task sees of a team before anything is sent."""
+
+    rank, size = 1, 3
+
+
+def test_two_processes(tmp_path):
+    """Gradients, noise, record and resuming; see team_runs.py."""
+    script = Path(__file__).parent / "team_runs.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_process_that_fails_ends_all(tmp_path):
+    changes = {"updates": 100_000, "evaluate_every": 20, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
+    flags = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
+    command = [
+        sys.executable, "-m", "noisyact_cli", "run", "unique", "--arm", "nan", "--preset", "smoke", "--device", "cpu",
+        "--devices", "2", "--out", str(tmp_path), *flags,
+    ]  # fmt: skip
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = folder_of(tmp_path, "unique", "smoke", "nan", 0) / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while len(read_lines(metrics)) < 2:
+        assert time.monotonic() < end
+        assert parent.poll() is None, parent.communicate()
+        time.sleep(0.02)
+    os.kill(_rank_one_of(parent.pid), signal.SIGKILL)
+    said = parent.communicate(timeout=60)[1]  # ends when the last process that has the pipe does
+    assert parent.returncode == 1
+    assert "process 1 of 2 (counted from 0) failed with exit code -9; all were ended" in said
+
+
+def _rank_one_of(parent: int) -> int:
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = (process / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(parent)
+            if ours and b"\0RANK=1\0" in (process / "environ").read_bytes():
+                return int(process.name)
+        except OSError:
+            continue
+    raise AssertionError("there is no rank 1")
+
+
+def test_alone_nothing_changes():
+    x, loss = torch.arange(6.0).reshape(2, 3), torch.ones((), requires_grad=True)
+    assert join(torch.device("cpu")) is ALONE
+    assert ALONE.leads
+    assert ALONE.share(x, dim=1) is x
+    assert ALONE.mean(loss) is loss
+    assert ALONE.decided(lambda: 3) == 3
+    before = torch.get_rng_state()
+    ALONE.reseed(0, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_cannot_be_spread_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="mixture runs on one device alone"):
+        check_spreading(MIXTURE)
+    check_spreading(UNIQUE)
+    with pytest.raises(ValueError, match="mixture runs on one device alone"):
+        run(MIXTURE, "tanh", "smoke", 0, tmp_path, device="cpu", team=TeamOfThree())
+    with pytest.raises(ValueError, match="batch=16: must be a multiple of the 3 devices"):
+        Unique(Settings(batch=16, test_sequences=10), 0, torch.device("cpu")).spread(TeamOfThree())
+    for name in ("NODE_RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_PORT", "1")
+    with pytest.raises(ValueError, match=r"--num-nodes 2 needs the environment variables NODE_RANK, MASTER_ADDR$"):
+        launch(1, 2, [])
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="--devices 4: torchrun started 4 processes, 2 of them on this machine"):
+        join(torch.device("cpu"), devices=4)
