@@ -1,5 +1,6 @@
 """A small text in three parts with the form of the Penn Treebank, and where the tests keep it."""
 
+import itertools
 import random
 
 import pytest
@@ -24,3 +25,14 @@ def small_treebank(tmp_path, monkeypatch):
     monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
+
+
+def stop_after_an_evaluation():
+    """Progress that interrupts a run at its second call: the first says where the run begins."""
+    calls = itertools.count()
+
+    def stop(done, updates, line):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    return stop

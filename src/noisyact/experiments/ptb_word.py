@@ -132,7 +132,7 @@ PTB_WORD = Experiment(
     settings=Settings,
     presets={
         "smoke": {"tokens": 8_000, "vocabulary": 200, "hidden": 16, "epochs": 2},
-        "short": {"tokens": 100_000, "vocabulary": 2_000, "hidden": 100, "epochs": 10, "first_epochs": 5},
+        "short": {"tokens": 100_000, "vocabulary": 2_000, "epochs": 8},
     },
     arms=(
         _REFERENCE,
@@ -152,7 +152,7 @@ PTB_WORD = Experiment(
     "NAH with alpha = 1 gains over the hard LSTM is the noise's.",
     start=Words,
     data=("ptb",),
-    minutes={"smoke": 0.1, "short": 1.0, "paper": 45.0},
+    minutes={"smoke": 0.1, "short": 1.6, "paper": 35.0},
 )
 PTB_WORD_MEDIUM = Experiment(
     name="ptb-word-medium",

@@ -1,0 +1,43 @@
+"""The command `noisyact generate`. What it needs is imported inside it; help is quick."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noisyact_cli.answers import AsJson, print_json, user_errors
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command("generate")
+def generate(
+    experiment: Annotated[str, typer.Argument(help="ptb-word, ptb-word-medium or ptb-char")],
+    checkpoint: Annotated[Path, typer.Option(help="the folder of a run, or of one of its checkpoints")],
+    prompt: Annotated[str, typer.Option(help="the beginning of a line, in the words the model knows")] = "",
+    words: Annotated[int, typer.Option(help="to draw")] = 50,
+    temperature: Annotated[float, typer.Option(help="1: the model's probabilities; 0: always the likeliest")] = 1.0,
+    seed: Annotated[int, typer.Option(help="of the draws")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Draw text from a trained language model."""
+    with user_errors():
+        from noisyact.experiments import registry
+        from noisyact.experiments.generate import generate as draw
+
+        with warnings.catch_warnings(record=True) as passed_over:
+            warnings.simplefilter("always")
+            drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
+    for warning in passed_over:
+        print(f"noisyact: {warning.message}", file=sys.stderr)
+    if as_json:
+        print_json(dataclasses.asdict(drawn))
+    else:
+        print(drawn.whole)
