@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from noisyact.experiments.files import write_json
+from noisyact.experiments.files import write_json, write_lines
 from noisyact.experiments.run import folder_of
 from noisyact.experiments.table import Estimate, sweep_table_of, table_of
 from noisyact.experiments.unique import UNIQUE
@@ -35,7 +35,7 @@ def test_intervals_by_hand():
 
 
 def test_numbers_in_words():
-    assert str(Estimate((2.0, 4.0, 6.0))) == "4 ± 4.97"
+    assert str(Estimate((2.0, 4.0, 6.0))) == "4.0 ± 5.0"
     assert str(Estimate((5.0,))) == "5"
     assert str(Estimate((None, None))) == "not reached"
     assert str(Estimate((None, 1200.0, 1400.0))) == "1300 ± 1271 (2 of 3 reached)"
@@ -93,3 +93,21 @@ def test_sweep_has_a_row_a_value(tmp_path):
     table = sweep_table_of(UNIQUE, "nan", "smoke", [("c=1", tmp_path / "a"), ("c=2", tmp_path / "b")])
     assert [str(row.numbers["test_error"]) for row in table.rows] == ["3", "2"]
     assert table.order() == "c=2 ~ c=1"
+
+
+def test_arms_are_compared_where_the_reference_is_as_far_as_the_papers(tmp_path):
+    curves = {"reference": [{20: 80.0, 40: 30.0, 60: 0.0}, {20: 70.0, 40: 38.0, 60: 1.0}], "nan": [{20: 9.0, 40: 5.0}]}
+    for arm, runs in curves.items():
+        for seed, curve in enumerate(runs):
+            put(tmp_path, arm, seed, "finished", test_error=0.0)
+            lines = [{"update": update, "test_error": error} for update, error in curve.items()]
+            write_lines(folder_of(tmp_path, "unique", "smoke", arm, seed) / "metrics.jsonl", lines)
+    put(tmp_path, "nan", 1, "diverged", test_error=0.0)
+    table = table_of(UNIQUE, tmp_path, "smoke")
+    # The paper's reference has 33.28: the means are 75, 34 and 0.5.
+    assert table.metric == "test_error at update 40"
+    assert row(table, "reference").numbers[table.metric].values == (30.0, 38.0)
+    assert row(table, "nan").numbers[table.metric].values == (5.0,)
+    assert table.order().startswith("nan ~ reference")
+    assert "compared at update 40" in str(table)
+    assert table_of(UNIQUE, tmp_path, "short").metric == "test_error"  # no run, nothing to match

@@ -73,7 +73,7 @@ def summary(found: Sequence[Pair]) -> str:
 
 
 def _headline(row: Row, table: Table) -> Estimate:
-    return row.numbers.get(table.experiment.metric, Estimate(()))
+    return row.numbers.get(table.metric, Estimate(()))
 
 
 def _verdict(lower: Estimate, higher: Estimate) -> tuple[Verdict, str]:

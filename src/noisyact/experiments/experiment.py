@@ -92,6 +92,8 @@ class Experiment:
         start: makes the task of a run from its settings, seed and device.
         data: names of the data sets it needs.
         minutes: expected for one run, by preset, on a CPU.
+        matched: an arm; all are compared where its mean, on the way, is nearest to the paper's number for it, since in
+            the end nothing is left to compare.
         commentary: what agrees with the paper and what does not, by preset; plain text, a blank line between
             paragraphs. A file `commentary.txt` beside the runs takes its place.
     """
@@ -108,6 +110,7 @@ class Experiment:
     start: Callable[[Any, int, torch.device], Task]
     data: tuple[str, ...] = ()
     minutes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    matched: str | None = None
     commentary: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def arm(self, name: str) -> Arm:

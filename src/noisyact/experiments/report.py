@@ -82,7 +82,7 @@ def drawn_figures() -> list[dict[str, str]]:
 def _shown(section: Section) -> dict[str, Any]:
     """A section as the template has it: the records, and what is said about them."""
     table, experiment = section.table, section.experiment
-    headline = [arm.row.numbers.get(experiment.metric, Estimate(())) for arm in section.arms]
+    headline = [arm.row.numbers.get(table.metric, Estimate(())) for arm in section.arms]
     span = _span(headline, [arm.row.paper for arm in section.arms])
     arms = [
         {
@@ -96,7 +96,7 @@ def _shown(section: Section) -> dict[str, Any]:
     for arm, runs in zip(arms, section.arms, strict=True):
         for picture in runs.pictures:
             pictures.setdefault(picture.name, []).append((arm, picture.source))
-    names = dict.fromkeys(name for arm in section.arms for name in arm.row.numbers if name != experiment.metric)
+    names = dict.fromkeys(name for arm in section.arms for name in arm.row.numbers if name != table.metric)
     pairs = agreement.pairs(table)
     return {
         "id": "-".join(filter(None, (experiment.name, section.preset, "sweep" * bool(section.swept), section.swept))),

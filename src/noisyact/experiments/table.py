@@ -1,7 +1,8 @@
 """An experiment's table, from the folders of its runs: each arm's numbers over seeds beside the paper's.
 
 Runs that diverged or are not finished have no part in a mean and are counted beside it. A number that a run did not
-reach (None in its result) is shown as not reached.
+reach (None in its result) is shown as not reached. An experiment whose arms all end well is compared on the way, at the
+update where one of them is as far as the paper's.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import dataclasses
 import itertools
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from noisyact.experiments.experiment import Arm, Experiment
-from noisyact.experiments.files import read_json
+from noisyact.experiments.files import read_json, read_lines
 from noisyact.experiments.statistics import interval
 from noisyact.tables import text_table
 
@@ -27,7 +29,7 @@ class Estimate:
     """A number over seeds: None for each that did not reach it.
 
     >>> str(Estimate((1.0, 2.0, 3.0))), str(Estimate((7.0,))), str(Estimate((7.0, None)))
-    ('2 ± 2.48', '7', '7 (1 of 2 reached)')
+    ('2.0 ± 2.5', '7', '7 (1 of 2 reached)')
     """
 
     values: tuple[float | None, ...]
@@ -53,8 +55,7 @@ class Estimate:
             return "-"
         if self.mean is None:
             return "not reached"
-        ends = self.interval
-        text = _short(self.mean) + (f" ± {_short((ends[1] - ends[0]) / 2)}" if ends else "")
+        text = _short(self.mean) if self.interval is None else _with_error(self.mean, self.interval)
         reached = len(self.reached)
         return text if reached == len(self.values) else f"{text} ({reached} of {len(self.values)} reached)"
 
@@ -100,9 +101,11 @@ class Table:
     preset: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    metric: str
+    """The number that the arms are compared by: the experiment's, or that at an update."""
 
     def __str__(self) -> str:
-        metric, others = self.experiment.metric, self._others()
+        metric, others = self.metric, self._others()
         header = ["arm", "", "runs", f"{metric} ({self.experiment.unit})", "paper", *others]
         lines = [
             [row.name, row.title, row.runs, str(row.numbers.get(metric, Estimate(()))),
@@ -125,7 +128,7 @@ class Table:
 
     def order(self) -> str:
         """The arms from the lowest number up: `<` where the intervals are apart, `~` where that cannot be said."""
-        known = [(row, e) for row in self.rows if (e := row.numbers.get(self.experiment.metric)) and e.reached]
+        known = [(row, e) for row in self.rows if (e := row.numbers.get(self.metric)) and e.reached]
         known.sort(key=lambda pair: pair[1].mean or 0.0)
         if not known:
             return "no finished run yet"
@@ -139,14 +142,14 @@ class Table:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "experiment": self.experiment.name, "preset": self.preset, "metric": self.experiment.metric,
+            "experiment": self.experiment.name, "preset": self.preset, "metric": self.metric,
             "unit": self.experiment.unit, "rows": [row.as_json() for row in self.rows], "order": self.order(),
             "agreement": self.experiment.agreement, "notes": list(self.notes),
         }  # fmt: skip
 
     def _others(self) -> list[str]:
         names = dict.fromkeys(name for row in self.rows for name in row.numbers)
-        return [name for name in names if name != self.experiment.metric]
+        return [name for name in names if name != self.metric]
 
 
 def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str] | None = None) -> Table:
@@ -157,7 +160,8 @@ def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str]
         _row(arm, experiment.effective(arm.name, preset), out / experiment.name / preset / arm.name, notes)
         for arm in chosen
     ]
-    return Table(experiment, preset, tuple(rows), tuple(notes))
+    metric = _compare_on_the_way(experiment, out / experiment.name / preset, rows, notes)
+    return Table(experiment, preset, tuple(rows), tuple(notes), metric)
 
 
 def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequence[tuple[str, Path]]) -> Table:
@@ -165,7 +169,47 @@ def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequen
     notes: list[str] = []
     found = experiment.arm(arm)
     rows = [_row(Arm(name, found.title, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
-    return Table(experiment, preset, tuple(rows), tuple(notes))
+    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric)
+
+
+def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row], notes: list[str]) -> str:
+    """Give each row its number at the update where the matched arm is as far as the paper's, and name that number."""
+    matched = next((row for row in rows if row.name == experiment.matched), None)
+    if matched is None or matched.paper is None or not matched.finished:
+        return experiment.metric
+    paper, curves = matched.paper, {row.name: _curves(folder / row.name, experiment.metric) for row in rows}
+    means = {
+        update: statistics.fmean(curve[update] for curve in curves[matched.name])
+        for update in (curves[matched.name] or [{}])[0]
+        if all(update in curve for curve in curves[matched.name])
+    }
+    if not means:
+        return experiment.metric
+    update = min(means, key=lambda update: abs(means[update] - paper))
+    name = f"{experiment.metric} at update {update}"
+    for row in rows:
+        values = [curve[update] for curve in curves[row.name] if update in curve]
+        if values:
+            row.numbers[name] = Estimate(tuple(values))
+    notes.append(
+        f"compared at update {update}, where the mean of {matched.name} is {_short(means[update])}, nearest to the "
+        f"paper's {paper:g}; in the end there is little left to compare"
+    )
+    return name
+
+
+def _curves(folder: Path, metric: str) -> list[dict[int, float]]:
+    """The number at every evaluation of each finished run."""
+    finished = [path.parent for path in sorted(folder.glob("seed-*/result.json")) if _status(path) == "finished"]
+    found = [read_lines(run / "metrics.jsonl") for run in finished]
+    return [{int(line["update"]): line[metric] for line in lines if metric in line} for lines in found]
+
+
+def _status(path: Path) -> str:
+    try:
+        return str(read_json(path)["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "partial"  # as it is counted
 
 
 def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
@@ -207,6 +251,13 @@ def _changes(settings: dict[str, Any], expected: Any) -> str:
         return ""
     should = json.loads(json.dumps(dataclasses.asdict(expected)))
     return ", ".join(f"{name}={value}" for name, value in settings.items() if value != should.get(name))
+
+
+def _with_error(mean: float, ends: tuple[float, float]) -> str:
+    """The mean with half its interval: two digits of that, and as many places of the mean."""
+    half = (ends[1] - ends[0]) / 2
+    places = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 2
+    return f"{_short(mean)} ± {_short(half)}" if places > 6 else f"{mean:.{places}f} ± {half:.{places}f}"
 
 
 def _short(value: float) -> str:

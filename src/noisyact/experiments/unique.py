@@ -227,5 +227,6 @@ UNIQUE = Experiment(
     agreement="The paper's order of arms at the budget where the reference still fails: NAN annealed below curriculum, "
     "NANIL annealed, NAN and the reference; each by more than the 95% intervals.",
     start=Unique,
+    matched="reference",
     minutes={"smoke": 0.05, "short": 0.5, "paper": 6.0},
 )
