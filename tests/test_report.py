@@ -253,7 +253,7 @@ def test_hostile_contents_stay_text(copy, tmp_path):
 ALLOWED = (
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "h4", "p", "nav", "ul", "li", "a",
     "span", "main", "section", "table", "thead", "tbody", "tr", "th", "td", "div", "code", "b", "i", "details",
-    "summary", "caption", "figure", "img", "figcaption", "script",
+    "summary", "caption", "figure", "img", "figcaption", "script", "button",
 )  # fmt: skip
 
 

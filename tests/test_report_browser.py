@@ -152,6 +152,18 @@ def test_the_axes_can_be_logarithmic(opened):
     assert [ticks("x"), ticks("y")] == before
 
 
+def test_a_picture_grows_and_shrinks(opened):
+    page = opened()
+    button = page.locator("figure button.zoom")
+    widths = [button.locator("img").bounding_box()["width"]]
+    for key in ("Enter", "Enter"):
+        button.focus()
+        page.keyboard.press(key)
+        widths.append(button.locator("img").bounding_box()["width"])
+    assert widths[0] < 60 < 500 < widths[1]  # its own 40 pixels, and then all there are
+    assert widths[2] == widths[0]
+
+
 SCHEMES = [
     *(na.NAN(c, alpha, clip) for c, alpha, clip in itertools.product((0.5, 30.0), (0.9, 1.0, 1.15), (False, True))),
     *(na.NAH(c, alpha) for c, alpha in itertools.product((0.0, 2.0), (0.85, 1.0, 1.15))),

@@ -115,7 +115,7 @@ def test_tables_need_no_script(opened):
 
 
 NAME = """(node) => node.getAttribute("aria-label") || node.alt || node.textContent.trim()
-  || node.closest("label")?.textContent.trim()"""
+  || node.closest("label")?.textContent.trim() || node.querySelector("img")?.alt"""
 
 
 def test_everything_has_a_name_and_can_be_reached(opened):

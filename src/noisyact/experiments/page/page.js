@@ -1,4 +1,4 @@
-// Fills the places the page has for what moves: the curves of every section and the playground.
+// Fills the places the page has for what moves: the curves of every section and the playground; enlarges pictures.
 "use strict";
 
 function fill() {
@@ -9,6 +9,12 @@ function fill() {
     if (section.arms.length === 0) html(place, "p", { class: "muted" }, "No run has recorded an evaluation yet.");
     else curves(place, section);
   });
+  document.querySelectorAll("button.zoom").forEach((button) =>
+    button.addEventListener("click", () => {
+      const large = button.closest("figure").classList.toggle("large");
+      button.setAttribute("aria-pressed", String(large));
+    }),
+  );
   const place = document.getElementById("playground");
   place.replaceChildren();
   playground(place);
