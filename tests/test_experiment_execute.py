@@ -13,7 +13,7 @@ from torch import nn
 from noisyact.experiments import registry
 from noisyact.experiments.execute import EXECUTE, Execute, Settings, predictions
 from noisyact.experiments.files import read_lines
-from noisyact.experiments.programs import IGNORED, SYMBOLS, decoded, pack, score
+from noisyact.experiments.programs import IGNORED, SYMBOLS, Columns, decoded, score
 from noisyact.experiments.run import folder_of, run
 
 CPU = torch.device("cpu")
@@ -103,7 +103,7 @@ def test_a_round_begins_with_a_state_of_zero_and_carries_it():
     for start in (0, 5):
         for index in range(start, start + 5):
             line = task.update(index)
-        x, y = task._made[1]
+        x, y = task.x, task.y
         found = predictions(task.model, x, 15)
         assert line["train_accuracy"] == pytest.approx(score(x, y, found).accuracy)
         embedding, lstm, output = network(task)
@@ -171,6 +171,24 @@ def test_sets_of_programs():
     assert (task.memory["set"], task.memory["rounds"]) == (number + 1, 0)
 
 
+def test_writing_ahead_changes_nothing_and_is_done_in_time():
+    """As on a GPU, where the next set is written while this one is read, also when the difficulty changes."""
+    changes = {"curriculum": "naive", "length": 3, "patience": 100, "enough": 100.0}
+    plain, ahead = task_of(**changes), task_of(**changes)
+    ahead.ahead = True
+    for index in range(40):
+        if index in (15, 20):
+            for task in (plain, ahead):
+                task._schedule(0.0, 101.0, index)
+        assert ahead.update(index) == plain.update(index)
+        assert torch.equal(ahead.x, plain.x)
+        if index in (9, 29, 39):  # the second round of a set is over
+            number, columns = ahead._written[0][0], ahead._written[1]
+            assert number == ahead.memory["set"]
+            assert len(columns._joined) == 6 * (5 * 15 + 1)
+    assert ahead.current == (3, 1)
+
+
 def test_validation_has_the_current_difficulty_and_test_the_target():
     task = task_of(length=5, curriculum="baseline")
 
@@ -178,7 +196,7 @@ def test_validation_has_the_current_difficulty_and_test_the_target():
         return max(int(number) for column in x.T for number in re.findall(r"\d+", decoded(column)))
 
     assert largest(task.test_x) > 10_000
-    assert largest(task._training_set(0)[0]) > 10_000
+    assert largest(task._training_set(0).packed()[0]) > 10_000
     assert largest(task._valid_set()[0]) <= 10 + 4 * 10  # a loop of 4 times 10
 
 
@@ -264,7 +282,7 @@ def test_samples_predict_at_their_places():
 def test_scores_as_worked_out_by_hand():
     # 7. and 42. and 42. of which the last is cut before its full stop: 2, 3 and 2 symbols to predict.
     texts = ["print(7)@7.", "print(42)@42.", "print(42)@42."]
-    x, y = pack(iter(texts), 36, 1)
+    x, y = Columns(iter(texts), 36, 1).packed()
     assert (y != IGNORED).sum() == 7
     predicted = torch.where(y == IGNORED, 0, x[1:])
     assert score(x, y, predicted) == (100.0, 0.0, 100.0)
@@ -286,7 +304,7 @@ def test_standard_error_is_that_of_repeated_draws():
     stream = (f"print({n})@{n}." for n in iter(lambda: int(torch.randint(1, 9999, (), generator=generator)), -1))
     accuracies, errors = [], []
     for _ in range(150):
-        x, y = pack(stream, 3000, 1)
+        x, y = Columns(stream, 3000, 1).packed()
         program = (x[:-1] == SYMBOLS.index("@")).cumsum(0)
         wrong = torch.rand(len(x), generator=generator)[program] < 0.5
         found = score(x, y, torch.where(wrong, IGNORED - 1, y))

@@ -16,11 +16,11 @@ from noisyact.experiments.programs import (
     CURRICULA,
     IGNORED,
     SYMBOLS,
+    Columns,
     Difficulty,
     Writer,
     curriculum,
     decoded,
-    pack,
     programs,
 )
 
@@ -171,7 +171,7 @@ def test_unknown_curriculum_and_impossible_difficulty_are_named():
 
 def test_packed_columns_are_programs_and_the_next_symbols_their_targets():
     rows, columns = 301, 7
-    x, y = pack(programs("valid", "1", "baseline", TARGET, TARGET), rows, columns)
+    x, y = Columns(programs("valid", "1", "baseline", TARGET, TARGET), rows, columns).packed()
     assert (x.shape, y.shape) == ((rows, columns), (rows - 1, columns))
     assert x.dtype == y.dtype == torch.uint8
     stream = programs("valid", "1", "baseline", TARGET, TARGET)

@@ -30,7 +30,17 @@ import noisyact as na
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, UnknownName
 from noisyact.experiments.language import Carried, LanguageModel, NoiseSettings
-from noisyact.experiments.programs import CURRICULA, IGNORED, SYMBOLS, Difficulty, Score, decoded, pack, programs, score
+from noisyact.experiments.programs import (
+    CURRICULA,
+    IGNORED,
+    SYMBOLS,
+    Columns,
+    Difficulty,
+    Score,
+    decoded,
+    programs,
+    score,
+)
 from noisyact.ops import triton
 
 __all__ = ["EXECUTE", "Execute", "Settings", "predictions"]
@@ -120,11 +130,15 @@ class Execute:
         }  # fmt: skip
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the round: loss, symbols right, symbols
         self.step = captured(self._step, [self.rate])
-        self._made: tuple[Any, Any] = (None, None)
+        self.ahead = device.type == "cuda"
+        """Write the next programs while a GPU is at the last ones; a CPU would only do it earlier."""
+        # Programs, each with what they follow from: those being read, those written last, those for validation.
+        self._read: Any = None
+        self._written: tuple[Any, Any] = (None, None)
         self._valid: tuple[Any, Any] = (None, None)
         # The same test programs for every arm and seed.
         drawn = programs("test", "0", "baseline", self.target, self.target)
-        self.test_x, self.test_y = pack(drawn, settings.test_rows, settings.batch)
+        self.test_x, self.test_y = Columns(drawn, settings.test_rows, settings.batch).packed()
 
     @property
     def updates(self) -> int:
@@ -143,6 +157,8 @@ class Execute:
             self._begin_round()
         rows = slice(place * self.settings.steps, (place + 1) * self.settings.steps)
         self.step(self.x[rows], self.y[rows])
+        if self.ahead:
+            self._write_ahead(place)
         return self._end_round(index + 1) if place + 1 == self.settings.round else {}
 
     def _step(self, x: Tensor, y: Tensor) -> None:
@@ -159,34 +175,40 @@ class Execute:
         self._sums += torch.stack([loss.detach(), right, (asked != IGNORED).sum()])
 
     def _begin_round(self) -> None:
-        self.x, self.y = (part.to(self.device) for part in self._training_set(self.memory["set"]))
+        key = (self.memory["set"], self.current)
+        if self._read != key:
+            self._read = key
+            self.x, self.y = (part.to(self.device) for part in self._training_set(self.memory["set"]).packed())
         self.rate.fill_(self.memory["rate"])
         self.carried.get_buffer("parts").zero_()
         self._sums.zero_()
 
-    def _training_set(self, number: int) -> tuple[Tensor, Tensor]:
+    def _training_set(self, number: int) -> Columns:
         """Programs of the difficulty reached; they follow from seed and number, so a resumed run sees the same."""
-        key = (number, self.current)
-        if self._made[0] != key:
-            settings = self.settings
+        key, settings = (number, self.current), self.settings
+        if self._written[0] != key:
             drawn = programs("train", f"{self.seed} {number}", settings.curriculum, self.current, self.target)
-            self._made = key, pack(drawn, settings.round * settings.steps + 1, settings.batch)
-        return self._made[1]
+            self._written = key, Columns(drawn, settings.round * settings.steps + 1, settings.batch)
+        return self._written[1]
 
     def _valid_set(self) -> tuple[Tensor, Tensor]:
         key = self.memory["changes"]
         if self._valid[0] != key:
             drawn = programs("valid", f"{self.seed} {key}", "naive", self.current, self.target)
-            self._valid = key, pack(drawn, self.settings.valid_rows, self.settings.batch)
+            self._valid = key, Columns(drawn, self.settings.valid_rows, self.settings.batch).packed()
         return self._valid[1]
+
+    def _write_ahead(self, place: int) -> None:
+        """Write some of the next set, the whole by the time this one has been read."""
+        rounds, updates = self.memory["rounds"], self.settings.round
+        due = self.settings.batch * (rounds * updates + place + 1) // (self.settings.rounds_of_set * updates)
+        self._training_set(self.memory["set"] + 1).write(due)
 
     def _end_round(self, count: int) -> dict[str, float]:
         memory = self.memory
         memory["rounds"] += 1
         if memory["rounds"] == self.settings.rounds_of_set:
             memory["set"], memory["rounds"] = memory["set"] + 1, 0
-            if self.device.type == "cuda":  # which is still at the round: write the next programs meanwhile
-                self._training_set(memory["set"])
         loss, right, symbols = self._sums.tolist()
         train, valid = 100 * right / max(1, symbols), self._scored(*self._valid_set()).accuracy
         line = {
@@ -273,37 +295,20 @@ def _last_before(evaluations: list[dict[str, float]], update: int) -> float:
     return ([float("nan")] + [line["test_accuracy"] for line in evaluations if line["update"] <= update])[-1]
 
 
+_SMOKE = {
+    "length": 2, "nesting": 1, "hidden": 16, "batch": 10, "steps": 20, "round": 10, "updates": 60, "evaluate_every": 20,
+    "valid_rows": 101, "curve_rows": 101, "test_rows": 201,
+}  # fmt: skip
+_SHORT = {
+    "length": 3, "nesting": 2, "hidden": 96, "batch": 50, "round": 40, "decay": 0.5, "updates": 8000,
+    "evaluate_every": 200, "test_rows": 2001,
+}  # fmt: skip
 EXECUTE = Experiment(
     name="execute",
     title="Say what a program prints: an LSTM with a curriculum",
     reproduces="the table of Learning to Execute accuracies, and its figure of training curves",
     settings=Settings,
-    presets={
-        "smoke": {
-            "length": 2,
-            "nesting": 1,
-            "hidden": 16,
-            "batch": 10,
-            "steps": 20,
-            "round": 10,
-            "updates": 60,
-            "evaluate_every": 20,
-            "valid_rows": 101,
-            "curve_rows": 101,
-            "test_rows": 201,
-        },
-        "short": {
-            "length": 3,
-            "nesting": 2,
-            "hidden": 96,
-            "batch": 50,
-            "round": 40,
-            "decay": 0.5,
-            "updates": 8000,
-            "evaluate_every": 200,
-            "test_rows": 2001,
-        },
-    },
+    presets={"smoke": _SMOKE, "short": _SHORT},
     arms=(
         Arm("reference", "LSTM", {"hard": False}, paper=46.45),
         Arm("hard", "hard LSTM, no noise", {}),

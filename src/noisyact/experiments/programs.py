@@ -26,12 +26,12 @@ __all__ = [
     "CURRICULA",
     "IGNORED",
     "SYMBOLS",
+    "Columns",
     "Difficulty",
     "Score",
     "Writer",
     "curriculum",
     "decoded",
-    "pack",
     "programs",
     "score",
 ]
@@ -196,28 +196,39 @@ def programs(part: str, number: str, name: str, current: Difficulty, target: Dif
             yield text
 
 
-def pack(texts: Iterator[str], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Programs below each other in columns, each column cut where it ends.
+class Columns:
+    """Programs below each other in columns, each column cut where it ends. They are written as they are needed.
 
-    Returns: the symbols, uint8 [rows, columns], and for each the next one, uint8 [rows - 1, columns], where that is
-    to be predicted: what is printed and the full stop. Elsewhere IGNORED.
-
-    >>> x, y = pack(iter(["print(7)@7.", "print(10)@10."]), 11, 2)
+    >>> columns = Columns(iter(["print(7)@7.", "print(10)@10."]), 11, 2)
+    >>> x, y = columns.packed()
     >>> decoded(x[:, 1])
     'print(10)@1'
     >>> y.T.tolist()[0]
     [255, 255, 255, 255, 255, 255, 255, 255, 7, 41]
     """
-    joined = bytearray()
-    for column in range(1, columns + 1):
-        while len(joined) < column * rows:
-            joined += next(texts).encode()
-        del joined[column * rows :]
-    x = _CODES[torch.frombuffer(joined, dtype=torch.uint8).long()].reshape(columns, rows)
-    begun, ended = (x == SYMBOLS.index(symbol) for symbol in "@.")
-    within = begun.cumsum(1) > ended.cumsum(1)
-    y = torch.where(within[:, :-1], x[:, 1:], IGNORED)
-    return x.T.contiguous(), y.T.contiguous()
+
+    def __init__(self, texts: Iterator[str], rows: int, count: int) -> None:
+        self._texts, self._rows, self._count = texts, rows, count
+        self._joined = bytearray()
+
+    def write(self, count: int) -> None:
+        """Write until there are so many columns."""
+        for column in range(len(self._joined) // self._rows + 1, count + 1):
+            while len(self._joined) < column * self._rows:
+                self._joined += next(self._texts).encode()
+            del self._joined[column * self._rows :]
+
+    def packed(self) -> tuple[Tensor, Tensor]:
+        """The symbols, uint8 [rows, columns], and for each the next one, uint8 [rows - 1, columns].
+
+        The next one is there where it is to be predicted: what is printed and the full stop. Elsewhere it is IGNORED.
+        """
+        self.write(self._count)
+        x = _CODES[torch.frombuffer(self._joined, dtype=torch.uint8).long()].reshape(self._count, self._rows)
+        begun, ended = (x == SYMBOLS.index(symbol) for symbol in "@.")
+        within = begun.cumsum(1) > ended.cumsum(1)
+        y = torch.where(within[:, :-1], x[:, 1:], IGNORED)
+        return x.T.contiguous(), y.T.contiguous()
 
 
 def decoded(symbols: Tensor) -> str:
@@ -246,7 +257,7 @@ def score(x: Tensor, y: Tensor, predicted: Tensor) -> Score:
     With n_i symbols of program i, c_i of them right, and the accuracy a = sum c_i / sum n_i, the standard error is
     sqrt(m / (m - 1) sum (c_i - a n_i)^2) / sum n_i over the m programs.
 
-    >>> x, y = pack(iter(["print(7)@7.", "print(8)@8."]), 11, 2)
+    >>> x, y = Columns(iter(["print(7)@7.", "print(8)@8."]), 11, 2).packed()
     >>> predicted = x[1:].clone()
     >>> predicted[-2, 0] = 3  # of the first program one symbol of two is wrong
     >>> score(x, y, predicted)
