@@ -131,13 +131,13 @@ def pack(name: str, words: int, longest: int, shards: int | None = None, say: Sa
         split[part], texts[part] = ([list(itertools.compress(side, kept)) for side in both] for both in (tokens, text))
     say(f"{name}: numbering words")
     vocabularies = [_vocabulary(side, words) for side in split["train"]]
-    parts = []
+    parts: list[Pairs] = []
     for part in PARTS:
         numbered = [_numbered(side, vocabulary) for side, vocabulary in zip(split[part], vocabularies, strict=True)]
         kept = [[], [], [], []] if part == "train" else [*texts[part], *split[part]]
         parts.append(Pairs(numbered[0], numbered[1], *kept))
     about = {"corpus": name, "files": checksums, "sacremoses": tokenizer, "counts": counts}
-    packed = PackedCorpus(vocabularies[0], vocabularies[1], *parts, about)
+    packed = PackedCorpus(vocabularies[0], vocabularies[1], parts[0], parts[1], parts[2], about)
     packed.write(path)
     return packed
 

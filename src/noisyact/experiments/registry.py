@@ -18,6 +18,7 @@ _PLACES = {
     "ptb-word-medium": "noisyact.experiments.ptb_word:PTB_WORD_MEDIUM",
     "ptb-char": "noisyact.experiments.ptb_char:PTB_CHAR",
     "recall": "noisyact.experiments.recall:RECALL",
+    "translate": "noisyact.experiments.translate:TRANSLATE",
 }
 
 
