@@ -117,5 +117,5 @@ PTB_CHAR = Experiment(
     "intervals.",
     start=Characters,
     data=("ptb",),
-    minutes={"smoke": 0.1, "short": 1.0, "paper": 400.0},
+    minutes={"smoke": 0.1, "short": 1.2, "paper": 70.0},
 )
