@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo picture test lint bench clean
+.PHONY: demo picture report test lint bench clean
 
 # The main job: an experiment of the paper with all its arms, its table and its page.
 demo: .venv/ready
@@ -12,6 +12,10 @@ demo: .venv/ready
 # The picture of the README: a network that starts saturated, with and without noise.
 picture: .venv/ready
 	$(BIN)/python examples/saturated_start.py
+
+# The page of the results at the paper's size.
+report: .venv/ready
+	$(BIN)/noisyact report results -o out/report.html
 
 test: lint
 	$(BIN)/python -m pytest -q -rs -n auto
