@@ -170,5 +170,5 @@ PTB_WORD_MEDIUM = Experiment(
     "the reference, and below the leak alone, by more than the 95% intervals?",
     start=Words,
     data=("ptb",),
-    minutes={"smoke": 0.1, "short": 3.0, "paper": 900.0},
+    minutes={"smoke": 0.1, "short": 2.5, "paper": 340.0},
 )
