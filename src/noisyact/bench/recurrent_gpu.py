@@ -16,7 +16,7 @@ from noisyact.bench.recurrent import PEERS, WrongResult
 from noisyact.recurrent import NoisyRecurrent
 from noisyact.tables import text_table
 
-__all__ = ["CASES", "Row", "measure", "table"]
+__all__ = ["CASES", "Row", "exact_products", "graph", "measure", "median_ms", "table"]
 
 _SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (35, 20, 1500, 2), (200, 64, 1024, 1)]
 CASES: list[tuple[tuple[int, int, int, int], torch.dtype]] = [
@@ -68,7 +68,8 @@ def measure(cases: list[tuple[tuple[int, int, int, int], torch.dtype]], repeats:
 
 
 @contextlib.contextmanager
-def _exact_products() -> Iterator[None]:
+def exact_products() -> Iterator[None]:
+    """Products of the layers in float32, not in TF32, for a while."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
@@ -87,7 +88,7 @@ def _check(layer: NoisyRecurrent, x: Tensor) -> None:
         layer.backend, kept = backend, layer.backend
         torch.manual_seed(1)
         leaf = x.detach().requires_grad_()
-        with _exact_products():
+        with exact_products():
             y = layer(leaf)[0]
             gradients = torch.autograd.grad(y.float().square().sum(), [leaf, *layer.parameters()])
         results.append([y.detach(), *gradients])
@@ -120,12 +121,12 @@ def _time(
 
         return run
 
-    both_ms = _median_ms([both(noisy), both(plain)], repeats)
-    graph_ms = _median_ms([_graph(both(noisy)), _graph(both(plain))], repeats)
+    both_ms = median_ms([both(noisy), both(plain)], repeats)
+    graph_ms = median_ms([graph(both(noisy)), graph(both(plain))], repeats)
     memory = [_peak_mib(both(layer)) for layer in (noisy, plain)]
     noisy.eval()
     plain.eval()
-    inference_ms = _median_ms([inference(noisy), inference(plain)], repeats)
+    inference_ms = median_ms([inference(noisy), inference(plain)], repeats)
     return Row(
         layer=name,
         shape=shape,
@@ -145,7 +146,7 @@ def _time(
     )
 
 
-def _median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 10) -> list[float]:
+def median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 10) -> list[float]:
     """Milliseconds a call of each function, in turns of several calls: of turns that end when the GPU has finished."""
     times: list[list[float]] = [[] for _ in functions]
     for turn in range(repeats + 2):
@@ -160,7 +161,7 @@ def _median_ms(functions: list[Callable[[], object]], repeats: int, calls: int =
     return [statistics.median(spent) for spent in times]
 
 
-def _graph(function: Callable[[], object]) -> Callable[[], object]:
+def graph(function: Callable[[], object]) -> Callable[[], object]:
     """The function captured: what it does without what Python takes to ask for it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -168,10 +169,10 @@ def _graph(function: Callable[[], object]) -> Callable[[], object]:
         for _ in range(3):
             function()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
         function()
-    return graph.replay
+    return recorded.replay
 
 
 def _peak_mib(function: Callable[[], object]) -> float:
