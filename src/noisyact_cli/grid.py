@@ -53,8 +53,9 @@ def without_data(experiments: list[Experiment]) -> dict[str, str]:
 
 def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -> list[Outcome]:
     """Do the jobs with an engine, all of them in one view."""
-    from noisyact.experiments import grid, grid_ray, ray_cluster
+    from noisyact.experiments import grid, grid_ray, lanes, ray_cluster
     from noisyact.experiments.experiment import UnknownName
+    from noisyact.experiments.run import resolve
 
     if engine not in _ENGINES:
         raise UnknownName("engine", engine, _ENGINES)
@@ -76,7 +77,9 @@ def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -
 
         if engine == "ray":
             return grid_ray.run_all(jobs, at_once, watch, address=address)
-        return grid.run_all(jobs, at_once or _at_once(jobs), watch)
+        if at_once != 1 and any(resolve(job.device).type == "cuda" for job in jobs):
+            return lanes.run_all(jobs, at_once or lanes.MOST, watch)
+        return grid.run_all(jobs, at_once or _cores(), watch)
 
 
 def finish(tables: list[Table], outcomes: list[Outcome], as_json: bool, skipped: dict[str, str] | None = None) -> None:
@@ -120,12 +123,7 @@ def number(value: float | None) -> str:
     return "not reached" if value is None else f"{value:.6g}"
 
 
-def _at_once(jobs: list[Job]) -> int:
-    """One run on a GPU; one a core on a CPU."""
+def _cores() -> int:
     import os
 
-    from noisyact.experiments.run import resolve
-
-    if any(resolve(job.device).type == "cuda" for job in jobs):
-        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

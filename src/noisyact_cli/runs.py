@@ -18,7 +18,9 @@ app = typer.Typer()
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Jobs = Annotated[
     int | None,
-    typer.Option(help="runs at once (default: one a CPU core; one on a GPU; as many as a cluster has cores or GPUs)"),
+    typer.Option(
+        help="runs at once (default: one a CPU core; up to 8 on a GPU; as many as a cluster has cores or GPUs)"
+    ),
 ]
 Seeds = Annotated[int, typer.Option(help="runs of each arm, with seeds 0, 1, ...")]
 Force = Annotated[bool, typer.Option(help="do finished and begun runs again from the start")]

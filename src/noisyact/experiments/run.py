@@ -85,6 +85,7 @@ def training(
         known = team.decided(lambda: _known(folder, config, force))
         if known is not None:
             return known
+        began = time.monotonic()
         torch.manual_seed(seed)
         task = experiment.start(settings, seed, chosen)
         for name in ("updates", "evaluate_every"):
@@ -97,7 +98,7 @@ def training(
         if done and team.size > 1:
             checkpoint.restore(task, team.decided(lambda: checkpoint.state_of(task)))
         team.reseed(seed, done)
-        status = yield from _train(task, seed, done, seconds, evaluations, folder, progress, team)
+        status = yield from _train(task, seed, done, began - seconds, evaluations, folder, progress, team)
         return team.decided(lambda: _ended(folder, config, task, status, evaluations))
 
 
@@ -170,10 +171,9 @@ def _differences(before: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _train(
-    task: Task, seed: int, done: int, before: float, evaluations: list[dict[str, float]], folder: Path,
+    task: Task, seed: int, done: int, start: float, evaluations: list[dict[str, float]], folder: Path,
     progress: Progress | None, team: Team,
 ) -> Generator[None, None, str]:  # fmt: skip
-    start = time.monotonic() - before
     if progress is not None:
         progress(done, task.updates, evaluations[-1] if evaluations else {})
     count = done

@@ -19,6 +19,7 @@ from typing import Any
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.files import read_json, read_lines
 from noisyact.experiments.statistics import interval
+from noisyact.experiments.throughput import Throughput, throughput_of
 from noisyact.tables import text_table
 
 __all__ = ["Estimate", "Row", "Table", "sweep_table_of", "table_of"]
@@ -103,6 +104,7 @@ class Table:
     notes: tuple[str, ...]
     metric: str
     """The number that the arms are compared by: the experiment's, or that at an update."""
+    throughput: tuple[Throughput, ...] = ()
 
     def __str__(self) -> str:
         metric, others = self.metric, self._others()
@@ -122,6 +124,7 @@ class Table:
                 "",
                 f"Agreement: {self.experiment.agreement}",
                 f"Measured order of {metric} (< where the 95% intervals are apart, else ~): {self.order()}",
+                *(f"Speed: {speed}" for speed in self.throughput),
                 *(f"Note: {note}" for note in self.notes),
             ]
         )
@@ -145,6 +148,7 @@ class Table:
             "experiment": self.experiment.name, "preset": self.preset, "metric": self.metric,
             "unit": self.experiment.unit, "rows": [row.as_json() for row in self.rows], "order": self.order(),
             "agreement": self.experiment.agreement, "notes": list(self.notes),
+            "throughput": [speed.as_json() for speed in self.throughput],
         }  # fmt: skip
 
     def _others(self) -> list[str]:
@@ -161,7 +165,8 @@ def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str]
         for arm in chosen
     ]
     metric = _compare_on_the_way(experiment, out / experiment.name / preset, rows, notes)
-    return Table(experiment, preset, tuple(rows), tuple(notes), metric)
+    folders = (path for arm in chosen for path in (out / experiment.name / preset / arm.name).glob("seed-*"))
+    return Table(experiment, preset, tuple(rows), tuple(notes), metric, throughput_of(folders))
 
 
 def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequence[tuple[str, Path]]) -> Table:
@@ -169,7 +174,8 @@ def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequen
     notes: list[str] = []
     found = experiment.arm(arm)
     rows = [_row(Arm(name, found.title, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
-    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric)
+    folders = (path for _, out in points for path in (out / experiment.name / preset / arm).glob("seed-*"))
+    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric, throughput_of(folders))
 
 
 def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row], notes: list[str]) -> str:
