@@ -170,7 +170,7 @@ def _annotations(path: Path, names: list[str], listed: Path, images: int | None,
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             ids = [str(name) for name in arrays["ids"]]
             scale, levels = arrays["scale"], float(arrays["levels"])
         shape, q = _first(path, images)
