@@ -1,6 +1,7 @@
 """Runs on a Ray cluster: the same as here to the byte, whatever happens to the cluster's machines."""
 
 import json
+import secrets
 import signal
 import subprocess
 import sys
@@ -46,8 +47,10 @@ def done_here(out: Path, arm: str, seed: int, changes=LONG) -> Path:
 
 
 @pytest.fixture
-def cluster():
-    """Two nodes with a core each; see ray_nodes.py."""
+def cluster(monkeypatch):
+    """Two nodes with a core each; see ray_nodes.py. It has a token of its own, and leaves none in the user's home."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     script = Path(__file__).parent / "ray_nodes.py"
     with subprocess.Popen(
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

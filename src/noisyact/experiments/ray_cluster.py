@@ -42,7 +42,8 @@ def connected(address: str | None) -> Iterator[Any]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = "" if address is None else f" {address!r}"
-        raise ValueError(f"Ray cluster{where}: {' '.join(str(error).split())}") from None
+        hint = " (does it need a token, RAY_AUTH_TOKEN?)" if isinstance(error, ConnectionError) else ""
+        raise ValueError(f"Ray cluster{where}: {' '.join(str(error).split())}{hint}") from None
     try:
         with contextlib.redirect_stdout(_WithoutRay(sys.stdout)):  # pyright: ignore[reportArgumentType]
             yield ray
