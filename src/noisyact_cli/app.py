@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli import data, generate, runs, score
+from noisyact_cli import data, generate, runs, score, translate
 from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors
 
 __all__ = ["app"]
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.add_typer(runs.app)
 app.add_typer(generate.app)
 app.add_typer(score.app)
+app.add_typer(translate.app)
 app.add_typer(data.app, name="data")
 
 
@@ -94,7 +95,7 @@ def figures(out: Annotated[Path, typer.Option("--out", "-o", help="folder for th
 
 @app.command("bench", context_settings={"ignore_unknown_options": True, "help_option_names": []})
 def bench(arguments: Annotated[list[str] | None, typer.Argument(help="see: noisyact bench --help")] = None) -> None:
-    """Measure activations or recurrent layers against torch in the same run."""
+    """Measure activations and recurrent layers against torch, attention models against soft ones, in the same run."""
     from noisyact.bench.__main__ import main
 
     raise typer.Exit(main(arguments or ["--help"]))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import AsJson, print_json, user_errors
+from noisyact_cli.answers import AsJson, Preset, print_json, user_errors
 from noisyact_cli.progress import View
 
 __all__ = ["app"]
@@ -71,3 +71,29 @@ def data_fetch(
                     print(f"noisyact: {error}", file=sys.stderr)
                     raise typer.Exit(1) from None
             print(folder)
+
+
+@app.command("prepare")
+def data_prepare(
+    experiment: Annotated[str, typer.Argument(help="translate: the one whose text is tokenised before")],
+    preset: Preset = "short",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="change a setting; repeatable")
+    ] = None,
+) -> None:
+    """Tokenise and pack the text of an experiment, once; the packed file is all that a machine that trains needs."""
+    with user_errors():
+        from noisyact.data.parallel import packed_path
+        from noisyact.experiments.experiment import UnknownName
+        from noisyact.experiments.translate import TRANSLATE, corpus_of
+        from noisyact_cli import changes
+
+        if experiment != TRANSLATE.name:
+            raise UnknownName("experiment", experiment, [TRANSLATE.name])
+        chosen = TRANSLATE.effective("reference", preset, changes.from_flags(settings or []))
+        packed = corpus_of(chosen, lambda text: print(text, file=sys.stderr))
+        for part, counts in packed.about["counts"].items():
+            print(
+                f"{part}: {counts['pairs']:,} pairs; left out: {counts['empty']} empty, {counts['too_long']} too long"
+            )
+        print(packed_path(chosen.corpus, chosen.words, chosen.longest, chosen.shards))

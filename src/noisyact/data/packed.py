@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import io
 import json
 import zipfile
@@ -104,6 +106,12 @@ class PackedCorpus:
     valid: Pairs
     test: Pairs
     about: dict[str, Any]
+
+    @functools.cached_property
+    def words_sha256(self) -> str:
+        """Of both vocabularies: a model is of use with those alone with which it was trained."""
+        symbols = "\n".join([*self.source.symbols, "", *self.target.symbols])
+        return hashlib.sha256(symbols.encode()).hexdigest()
 
     def write(self, path: Path) -> None:
         """Keep it in a file, whole or not at all."""

@@ -16,7 +16,7 @@ from noisyact.experiments.files import read_json
 from noisyact.experiments.language import continuation
 from noisyact.experiments.reading import Reader
 
-__all__ = ["Generated", "generate"]
+__all__ = ["Generated", "generate", "state_of_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +66,8 @@ def generate(
     )  # fmt: skip
 
 
-def _trained(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], Reader, int]:
-    """The settings of a run, its task with the weights of a checkpoint, and the updates they had seen."""
-    if not _reads(experiment):
-        allowed = ", ".join(name for name in registry.names() if _reads(registry.load(name)))
-        raise ValueError(f"experiment {experiment.name!r} has no model that could speak; allowed are {allowed}")
+def state_of_run(folder: Path, experiment: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a run, and the state that its last whole checkpoint has, or that the one named has."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
     named = (folder / "state.json").exists()
@@ -78,31 +75,32 @@ def _trained(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], Read
     if not (run / "config.json").exists():
         raise ValueError(f"{folder}: neither the folder of a run, with config.json, nor a checkpoint in one")
     config = read_json(run / "config.json")
-    if config.get("experiment") != experiment.name:
-        raise ValueError(f"{folder}: a run of {config.get('experiment')!r}, not of {experiment.name!r}")
+    if config.get("experiment") != experiment:
+        raise ValueError(f"{folder}: a run of {config.get('experiment')!r}, not of {experiment!r}")
     paths = [folder] if named else sorted((folder / "checkpoints").glob("[0-9]*"), reverse=True)
-    update, modules = _weights(paths, folder)
+    for path in paths:
+        try:
+            return config, checkpoint.read(path)
+        except ValueError as error:
+            warnings.warn(str(error), stacklevel=2)
+    raise ValueError(f"{folder}: no checkpoint there {'can be used' if paths else 'yet'}")
+
+
+def _trained(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], Reader, int]:
+    """The settings of a run, its task with the weights of a checkpoint, and the updates they had seen."""
+    if not _reads(experiment):
+        allowed = ", ".join(name for name in registry.names() if _reads(registry.load(name)))
+        raise ValueError(f"experiment {experiment.name!r} has no model that could speak; allowed are {allowed}")
+    config, state = state_of_run(folder, experiment.name)
     try:
         task = experiment.start(experiment.settings(**config["settings"]), config["seed"], torch.device("cpu"))
         assert isinstance(task, Reader)
-        task.final.load_state_dict(modules[task.tested])
+        task.final.load_state_dict(state["modules"][task.tested])
     except (KeyError, TypeError, RuntimeError) as error:
         what = " ".join(str(error).split())[:200]  # torch has a line for every tensor
         raise ValueError(f"{folder}: its settings or weights are not those of this version: {what}") from None
-    return config, task, update
+    return config, task, state["update"]
 
 
 def _reads(experiment: Experiment) -> bool:
     return isinstance(experiment.start, type) and issubclass(experiment.start, Reader)
-
-
-def _weights(paths: list[Path], folder: Path) -> tuple[int, dict[str, Any]]:
-    """The updates and the modules of the first checkpoint that is whole."""
-    for path in paths:
-        try:
-            state = checkpoint.read(path)
-        except ValueError as error:
-            warnings.warn(str(error), stacklevel=2)
-            continue
-        return state["update"], state["modules"]
-    raise ValueError(f"{folder}: no checkpoint there {'can be used' if paths else 'yet'}")

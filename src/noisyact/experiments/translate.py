@@ -36,22 +36,16 @@ from noisyact.data import moses
 from noisyact.data.packed import PackedCorpus, Pairs
 from noisyact.data.parallel import corpus
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.experiment import Arm, Experiment, UnknownName
 from noisyact.experiments.language import NoiseSettings
-from noisyact.experiments.translator import (
-    Translator,
-    attention_picture,
-    bleu,
-    check_sacrebleu,
-    rounded_up,
-    sorted_batches,
-)
+from noisyact.experiments.lengths import random_batches, rounded_up, sorted_batches
+from noisyact.experiments.translator import Translator, attention_picture, bleu, check_sacrebleu
 from noisyact.models.translation import Translation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TRANSLATE", "Settings", "Translate", "batches", "corpus_of"]
+__all__ = ["TRANSLATE", "Settings", "Translate", "corpus_of", "model_of"]
 
 _SHOWN = 20
 """Translations among the samples."""
@@ -82,9 +76,10 @@ class Settings(NoiseSettings):
     evaluate_every: int = 5000
     patience: int = 10
     """Evaluations without a lower validation NLL, after which training ends."""
-    decay: float = 0.95
-    """Of Adadelta's means of squares."""
-    epsilon: float = 1e-6
+    optimizer: str = "adadelta"
+    """adadelta, with a decay of 0.95 and an epsilon of 1e-6, or adam."""
+    learning_rate: float = 1.0
+    """Adadelta's is 1."""
     max_gradient_norm: float = 1.0
     beam: int = 5
     longest_translation: int = 200
@@ -97,20 +92,9 @@ def corpus_of(settings: Settings, say: Any = None) -> PackedCorpus:
     return corpus(settings.corpus, settings.words, settings.longest, settings.shards, say)
 
 
-def batches(pairs: Pairs, size: int, generator: torch.Generator) -> Tensor:
-    """All pairs in random batches of about the same lengths: rows, [batches, size]; what is left over has no part.
-
-    Pairs are shuffled, then ordered by the lengths to which they are padded, cut, and the batches shuffled.
-    """
-    shuffled = torch.randperm(len(pairs), generator=generator)
-    lengths = [rounded_up(side.lengths[shuffled]) for side in (pairs.target, pairs.source)]
-    order = (lengths[0] * (int(lengths[1].max()) + 1) + lengths[1]).argsort(stable=True)
-    cut = shuffled[order][: len(pairs) // size * size].view(-1, size)
-    return cut[torch.randperm(len(cut), generator=generator)]
-
-
-def noisy(model: Translation, settings: Settings) -> Translation:
-    """The model with the functions of an arm."""
+def model_of(settings: Settings, packed: PackedCorpus) -> Translation:
+    """The model with the functions of an arm, its weights not yet drawn."""
+    model = Translation(len(packed.source), len(packed.target), word_size=settings.word_size, hidden=settings.hidden)
     if settings.scheme is None and not settings.hard:
         return model
     arguments = settings.layer_arguments()
@@ -132,18 +116,14 @@ class Translate:
         self.corpus = corpus_of(settings)
         if len(self.corpus.train) < settings.batch:
             raise ValueError(f"translate: batch={settings.batch}: there are {len(self.corpus.train)} pairs")
-        model = Translation(
-            len(self.corpus.source), len(self.corpus.target), word_size=settings.word_size, hidden=settings.hidden
-        )
-        model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
-        self.model = noisy(model, settings).to(device)
-        self.optimizer = torch.optim.Adadelta(
-            self.model.parameters(), 1.0, settings.decay, settings.epsilon, capturable=device.type == "cuda"
-        )
+        self.model = model_of(settings, self.corpus)
+        self.model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
+        self.model.to(device)
+        self.optimizer = _optimizer(self.model, settings, device)
         self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"adadelta": self.optimizer}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": self.optimizer}
         self.generators: dict[str, torch.Generator] = {}
-        self.memory: dict[str, Any] = {}
+        self.memory: dict[str, Any] = {"words": self.corpus.words_sha256}
         self.train, self.valid = self.corpus.train.to(device), self.corpus.valid.to(device)
         self.epoch = len(self.corpus.train) // settings.batch
         """Updates of an epoch."""
@@ -157,7 +137,9 @@ class Translate:
         return self.memory.get("stopped", self.settings.updates)
 
     def update(self, index: int) -> dict[str, float]:
-        """The next batch, one step of Adadelta."""
+        """The next batch, one step of the optimiser."""
+        if self.memory["words"] != self.corpus.words_sha256:
+            raise ValueError("translate: the run was begun with other vocabularies; is its text another one now?")
         rows, lengths = self._epoch(index // self.epoch)
         source_length, target_length = lengths[index % self.epoch]
         mine = rows[index % self.epoch]
@@ -178,7 +160,7 @@ class Translate:
     def _draw(self, epoch: int) -> tuple[Tensor, list[list[int]]]:
         pairs = self.corpus.train
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        rows = batches(pairs, self.settings.batch, generator)
+        rows = random_batches(pairs, self.settings.batch, generator)
         longest = [rounded_up(side.lengths[rows].amax(dim=1)) for side in (pairs.source, pairs.target)]
         return rows.to(self.device), torch.stack(longest, dim=1).tolist()
 
@@ -289,6 +271,15 @@ class Translate:
         return figures
 
 
+def _optimizer(model: nn.Module, settings: Settings, device: torch.device) -> torch.optim.Optimizer:
+    graphed = device.type == "cuda"
+    if settings.optimizer == "adadelta":
+        return torch.optim.Adadelta(model.parameters(), settings.learning_rate, 0.95, 1e-6, capturable=graphed)
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=graphed)
+    raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
+
+
 class _tf32:
     """Whether products of float32 matrices on a GPU are TF32, for a while."""
 
@@ -322,8 +313,8 @@ TRANSLATE = Experiment(
             "longest_translation": 20, "beam": 2,
         },
         "short": {
-            "corpus": "multi30k", "words": 6000, "word_size": 96, "hidden": 128, "updates": 6000,
-            "evaluate_every": 500, "longest_translation": 60,
+            "corpus": "multi30k", "words": 6000, "word_size": 96, "hidden": 128, "optimizer": "adam",
+            "learning_rate": 2e-3, "updates": 4500, "evaluate_every": 450, "longest_translation": 60,
         },
     },
     arms=(

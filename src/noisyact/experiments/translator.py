@@ -12,16 +12,14 @@ from torch import Tensor
 from noisyact.data.packed import Sentences, numbers_of
 from noisyact.data.text import Vocabulary
 from noisyact.experiments.capture import captured
+from noisyact.experiments.lengths import sorted_batches
 from noisyact.models.search import Beam
 from noisyact.models.translation import Translation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu", "rounded_up", "sorted_batches"]
-
-BUCKET = 10
-"""Lengths are padded to multiples of it, so that there are few shapes."""
+__all__ = ["Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu"]
 
 
 class Translator:
@@ -89,21 +87,6 @@ class Translator:
             _, weights = self.model(source, torch.tensor([len(source)], device=self.device), target)
         self.model.train(training)
         return weights[:, 0].cpu()
-
-
-def rounded_up(lengths: Tensor) -> Tensor:
-    """Lengths as they are padded.
-
-    >>> rounded_up(torch.tensor([1, 10, 11]))
-    tensor([10, 10, 20])
-    """
-    return (lengths + BUCKET - 1) // BUCKET * BUCKET
-
-
-def sorted_batches(lengths: Tensor, batch: int) -> list[tuple[Tensor, int]]:
-    """Sentences of about the same length together: their rows, and the length to pad them to."""
-    order = lengths.argsort(stable=True)
-    return [(rows, int(rounded_up(lengths[rows].max()))) for rows in order.split(batch)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,9 +111,10 @@ class Translation(nn.Module):
             orthogonal_scale: of the orthogonal matrices; the paper has 0.01 for its noisy models.
         """
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 1:
+            if "bias" in name:
                 nn.init.zeros_(parameter)
-                continue
+            if parameter.dim() == 1:
+                continue  # also what noise has brought
             drawn = torch.empty(parameter.shape)
             # Of a GRU's recurrence each gate has a matrix of its own.
             for matrix in drawn.chunk(3) if "weight_hh" in name else [drawn]:
