@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact.bench.recurrent import WrongResult
@@ -18,6 +19,7 @@ from noisyact.bench.recurrent_gpu import exact_products, graph, median_ms
 from noisyact.bench.timing import median_times
 from noisyact.cells import NoisyCell
 from noisyact.convert import noisify
+from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.translation import Translation
 from noisyact.recurrent import NoisyRecurrent
 from noisyact.schemes import NAH
@@ -87,7 +89,31 @@ def _translation(device: torch.device) -> Made:
     )  # fmt: skip
 
 
-CASES: list[Case] = [Case("translation", _translation)]
+def _caption(device: torch.device) -> Made:
+    """The model of Xu et al.: 64 images of 14 x 14 places, captions of 9 to 12 words with their ends."""
+    on_gpu = device.type == "cuda"
+    words, places = (7694, 196) if on_gpu else (1500, 49)
+    sizes = {} if on_gpu else {"embedding": 128, "hidden": 192, "attention": 64}
+    batch, steps = (64, 12) if on_gpu else (16, 12)
+    generator = torch.Generator().manual_seed(0)
+    model = CaptionModel(words, **sizes, orthogonal=0.01).to(device)
+    annotations = torch.rand(batch, places, 512, generator=generator).to(device)
+    captions = torch.randint(words, (batch, steps), generator=generator).to(device)
+    lengths = torch.randint(steps - 3, steps + 1, (batch,), generator=generator).to(device)
+
+    def loss(any_model: nn.Module) -> Tensor:
+        mask = mask_of(lengths, steps)
+        logits, alpha = any_model(annotations, captions)
+        each = F.cross_entropy(logits.flatten(0, 1), captions.flatten(), reduction="none").unflatten(0, mask.shape)
+        return (each * mask).sum(dim=1).mean() + doubly_stochastic(alpha, mask)
+
+    return Made(
+        model, loss, int(lengths.sum()),
+        lambda parameters: torch.optim.Adam(parameters, 2e-4, fused=True, capturable=on_gpu), None,
+    )  # fmt: skip
+
+
+CASES: list[Case] = [Case("translation", _translation), Case("caption", _caption)]
 
 
 def measure(repeats: int, device: str) -> Iterator[Row | WrongResult]:

@@ -79,6 +79,8 @@ class Settings(NoiseSettings):
     beam: int = 5
     longest: int = 40
     """Words of a caption that is searched for."""
+    tf32: bool = True
+    """Products of a training step on a GPU; evaluation has float32."""
     photos: bool = True
     """Photos beside the maps of attention, where they are to be had; they belong to their authors: false for a page
     that is to be published."""
@@ -178,8 +180,12 @@ class Captions:
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of Adam."""
         rows, steps = self._batch(index)
-        train = self.train
-        self._captured(train.images[rows], train.words[rows, :steps], train.lengths[rows])
+        train, products = self.train, torch.backends.cuda.matmul
+        before, products.allow_tf32 = products.allow_tf32, self.settings.tf32
+        try:
+            self._captured(train.images[rows], train.words[rows, :steps], train.lengths[rows])
+        finally:
+            products.allow_tf32 = before
         self._since += 1
         return {}
 
