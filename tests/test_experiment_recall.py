@@ -14,6 +14,7 @@ from noisyact.experiments.run import folder_of, run
 
 ARMS = [arm.name for arm in RECALL.arms]
 CPU = torch.device("cpu")
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 TINY = {"max_items": 3, "hidden": 6, "rows": 4, "width": 3, "batch": 4, "validation": 5, "bits": 2, "item_length": 1}
 
 
@@ -141,6 +142,38 @@ def test_the_machine_is_that_of_the_book():
             torch.testing.assert_close(by_the_book(machine, one, 2), right, rtol=1e-6, atol=1e-6)
 
 
+def answers_and_gradients(machine, x):
+    torch.manual_seed(5)
+    logits = machine(x, answer=2)
+    return [
+        logits,
+        *torch.autograd.grad((logits * torch.linspace(-1, 1, 3, device=x.device)).sum(), list(machine.parameters())),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler looks at it
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+def test_the_compiled_machine_is_the_same_and_one_graph_serves_all_steps(device):
+    """Steps, lengths, machines and kinds of controllers: a second graph would be an error."""
+    torch._dynamo.reset()
+    sizes = {"hidden": 7, "heads": 2, "rows": 5, "width": 4}
+    machines = [ntm.NTM(4, 3, noise=na.NAN(c=3.0), **sizes) for _ in range(2)]
+    machines += [ntm.NTM(4, 3, controller="lstm", noise=na.NAN(), **sizes), ntm.NTM(4, 3, hard=False, **sizes)]
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for machine, steps in zip(machines, (3, 5, 4, 3), strict=True):
+            for weights in machine.to(device).parameters():
+                torch.nn.init.normal_(weights)
+            x = torch.randn(steps, 6, 4, device=device)
+            plain = answers_and_gradients(machine, x)
+            machine.compiled = True
+            for ours, right in zip(answers_and_gradients(machine, x), plain, strict=True):
+                torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-4)
+            with torch.no_grad():  # not compiled: another size costs nothing
+                machine.eval()(x[:, :1], answer=1)
+        with pytest.raises(Exception, match=r"[Rr]ecompil"):
+            machine.train()(x[:, :1], answer=1)
+
+
 # Numbers that stay finite
 
 
@@ -178,8 +211,7 @@ def test_gradients_are_finite_for_extreme_weights(controller, arm, size):
     with torch.no_grad():
         for name, weights in task.model.named_parameters():
             weights.mul_(1.0 if name.endswith(("p", "output.weight")) else size)
-    x, answer = task.valid[3]
-    loss = task.model(x, len(answer)).square().mean()
+    loss = task.model(task.valid_x, answer=1).square().mean()
     loss.backward()
     assert loss.isfinite()
     for name, weights in task.model.named_parameters():
@@ -208,6 +240,18 @@ def test_weights_of_a_seed_are_the_same_in_every_arm(controller):
     for weights in made[1:]:
         assert weights.keys() == made[0].keys()
         assert all(torch.equal(weights[name], made[0][name]) for name in weights)
+
+
+def test_all_validation_sequences_in_one_batch_are_answered_as_alone():
+    task = Recall(RECALL.effective("nan", "smoke", {**TINY, "item_length": 2, "max_items": 5}), 0, CPU)
+    found, generator = task._answers(), torch.Generator().manual_seed(20_160_301)
+    assert found.shape == task.valid_answer.shape == (2, 4, 5, 2)
+    for place, items in enumerate((2, 3, 4, 5)):
+        x, answer = sequences(5, items, 2, 2, generator)
+        assert torch.equal(task.valid_answer[:, place], answer)
+        task.model.eval()
+        with torch.no_grad():
+            torch.testing.assert_close(found[:, place], task.model(x, answer=2))
 
 
 def test_noise_is_annealed_as_the_paper_says():
@@ -277,12 +321,14 @@ class NothingReadBack(TorchDispatchMode):
 @pytest.mark.parametrize("arm", ARMS)
 def test_a_step_reads_nothing_back(arm, controller):
     task = Recall(RECALL.effective(arm, "smoke", {**TINY, "controller": controller}), 0, CPU)
+    batch = task._sequences(4, 3, torch.Generator())
     with NothingReadBack():
-        task._step(*task.valid[3])
+        task._step(*batch)
     with pytest.raises(AssertionError, match="_local_scalar_dense"), NothingReadBack():
-        task._step(*task.valid[3]).item()
+        task._step(*batch).item()
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("controller", ["feedforward", "lstm"])

@@ -7,10 +7,15 @@ All heads look at the memory of the step before; what the read heads find goes i
 What Graves et al. leave open: the heads start at row 0, the memory with a small constant, the reads and the state of
 the controller with zeros; keys and what is added to the memory are in [-1, 1]; all that the controller tells the heads
 is limited to [-20, 20], which bounds strengths and powers. So no stage overflows, and no gradient divides by zero.
+
+A step is some 40 small operations, and 110 in backward. All of it that has no weights is one function of three tensors,
+`turn`, of which torch.compile makes 26 kernels for a GPU: one graph for all steps of all machines of a size.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +24,7 @@ from torch import Tensor, nn
 
 import noisyact as na
 
-__all__ = ["NTM", "content", "interpolate", "sharpen", "shift", "write"]
+__all__ = ["NTM", "content", "interpolate", "sharpen", "shift", "turn", "write"]
 
 SHIFTS = 3
 """A head may move by -1, 0 or 1 rows."""
@@ -41,12 +46,19 @@ def content(key: Tensor, strength: Tensor, memory: Tensor) -> Tensor:
     >>> content(torch.tensor([[[3.0, 0.0]]]), torch.tensor([[[1.0]]]), memory)
     tensor([[[0.5761, 0.2119, 0.2119]]])
     """
-    cosine = (key @ memory.transpose(1, 2)) * _inverse_norm(memory).unsqueeze(1)
-    return torch.softmax(strength * _inverse_norm(key).unsqueeze(2) * cosine, dim=2)
+    scale = strength * _inverse_norm(key).unsqueeze(2) * _inverse_norm(memory).unsqueeze(1)
+    return torch.softmax(scale * _product(key, memory.transpose(1, 2)), dim=2)
 
 
 def _inverse_norm(vectors: Tensor) -> Tensor:
     return torch.rsqrt(vectors.square().sum(dim=2) + 1e-6)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b. The compiler fuses a sum of products with what is around it; one of matrices is a kernel of its own."""
+    if torch.compiler.is_compiling():
+        return (a.unsqueeze(3) * b.unsqueeze(1)).sum(dim=2)
+    return a @ b
 
 
 def interpolate(gate: Tensor, found: Tensor, before: Tensor) -> Tensor:
@@ -65,7 +77,8 @@ def shift(weighting: Tensor, by: Tensor) -> Tensor:
     tensor([[[0.7000, 0.1000, 0.0000, 0.2000]]])
     """
     back, stay, on = by.split(1, dim=2)
-    return back * weighting.roll(-1, dims=2) + stay * weighting + on * weighting.roll(1, dims=2)
+    moved = torch.addcmul(stay * weighting, back, weighting.roll(-1, dims=2))
+    return torch.addcmul(moved, on, weighting.roll(1, dims=2))
 
 
 def sharpen(weighting: Tensor, power: Tensor) -> Tensor:
@@ -90,10 +103,41 @@ def write(memory: Tensor, weighting: Tensor, erase: Tensor, add: Tensor) -> Tens
     >>> write(memory, row, torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[5.0, 5.0]]]))
     tensor([[[1., 2.], [5., 9.]]])
     """
-    columns = weighting.transpose(1, 2)
-    for w, e in zip(columns.split(1, dim=2), erase.split(1, dim=1), strict=True):
-        memory = memory * (1.0 - w @ e)
-    return torch.baddbmm(memory, columns, add)
+    for kept in (1.0 - weighting.unsqueeze(3) * erase.unsqueeze(2)).unbind(1):
+        memory = memory * kept
+    return memory + _product(weighting.transpose(1, 2), add)
+
+
+def turn(told: Tensor, memory: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What all heads do in a step: they address, those that read do so, the others write.
+
+    Args:
+        told: [batch, heads (4 W + 12)], by the controller: what is erased, what is added, the keys (those of the heads
+            that read first), then for each head strength, power, gate and shifts.
+        memory: [batch, N, W].
+        before: [batch, 2 heads, N], the weightings of the step before, those of the heads that read first.
+
+    Returns: the reads, [batch, heads W]; the memory and the weightings after the step.
+    """
+    heads, width = before.shape[1] // 2, memory.shape[2]
+    vectors, scalars = told.clamp(-LIMIT, LIMIT).split([4 * heads * width, 2 * heads * (3 + SHIFTS)], dim=1)
+    erase, signed = vectors.unflatten(1, (-1, width)).split([heads, 3 * heads], dim=1)
+    add, key = torch.tanh(signed).split([heads, 2 * heads], dim=1)
+    positive, gate, by = scalars.unflatten(1, (2 * heads, -1)).split([2, 1, SHIFTS], dim=2)
+    strength, power = F.softplus(positive).split(1, dim=2)
+    weighting = interpolate(torch.sigmoid(gate), content(key, strength, memory), before)
+    weighting = sharpen(shift(weighting, torch.softmax(by, dim=2)), 1.0 + power)
+    reading, writing = weighting.chunk(2, dim=1)
+    return _product(reading, memory).flatten(1), write(memory, writing, torch.sigmoid(erase), add), weighting
+
+
+@functools.cache
+def _compiled_turn() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    import torch._inductor.config as inductor
+
+    # Kernels chosen by measuring them may be others in a run that is resumed, and with them the last bits.
+    options: Any = {"deterministic": True} if hasattr(inductor, "deterministic") else {}  # torch 2.9 has it not
+    return torch.compile(turn, fullgraph=True, dynamic=False, options=options)
 
 
 class NTM(nn.Module):
@@ -110,6 +154,7 @@ class NTM(nn.Module):
         hard: hard functions in the controller.
         noise: scheme of the controller's tanhs, None for none.
         gate_noise: of its sigmoids.
+        compiled: in training, what the heads do is compiled. The first step then takes a minute or less.
 
     >>> machine = NTM(8, 6, hidden=32, heads=1, rows=16, width=10, noise=na.NAN(clip=True))
     >>> machine(torch.rand(12, 5, 8), answer=3).shape
@@ -119,10 +164,10 @@ class NTM(nn.Module):
     def __init__(
         self, inputs: int, outputs: int, *, hidden: int, heads: int, rows: int, width: int,
         controller: str = "feedforward", hard: bool = True, noise: na.Scheme | None = None,
-        gate_noise: na.Scheme | None = None,
+        gate_noise: na.Scheme | None = None, compiled: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.inputs, self.heads, self.rows, self.width = inputs, heads, rows, width
+        self.heads, self.rows, self.width, self.compiled = heads, rows, width, compiled
         reads, address = heads * width, width + 3 + SHIFTS
         self.to_heads = nn.Linear(hidden, 2 * heads * address + 2 * heads * width)
         self.output = nn.Linear(hidden + reads, outputs)
@@ -132,7 +177,7 @@ class NTM(nn.Module):
         if controller == "feedforward":
             self.controller = _Layer(inputs + reads, hidden, hard, noise)
         elif controller == "lstm":
-            self.controller = na.NoisyLSTMCell(inputs + reads, hidden, hard=hard, noise=noise, gate_noise=gate_noise)
+            self.controller = _LSTM(inputs + reads, hidden, hard=hard, noise=noise, gate_noise=gate_noise)
         else:
             raise ValueError(f"controller={controller!r}: allowed are 'feedforward', 'lstm'")
 
@@ -143,30 +188,22 @@ class NTM(nn.Module):
         weighting = x.new_zeros(batch, 2 * self.heads, self.rows)
         weighting[:, :, 0].fill_(1.0)
         reads = x.new_zeros(batch, self.heads * self.width)
-        state: Any = None
+        compiled = self.compiled and self.training
+        heads = _compiled_turn() if compiled else turn
+        for start in (memory, weighting):
+            start.requires_grad_(compiled)  # as in all later steps, so that one graph serves the first one too
+        controller = self.controller.start(x)
         seen = []
-        for step, now in enumerate(x.unbind(0)):
-            state = self.controller(torch.cat([now, reads], dim=1), state)
-            h = state[0] if isinstance(state, tuple) else state
-            weighting, erase, add = self._addressed(h, memory, weighting)
-            reading, writing = weighting.chunk(2, dim=1)
-            reads = (reading @ memory).flatten(1)
-            memory = write(memory, writing, erase, add)
+        for step in range(len(x)):
+            h = controller(step, reads)
+            reads, memory, weighting = heads(self.to_heads(h), memory, weighting)
             if step >= len(x) - answer:
                 seen.append(torch.cat([h, reads], dim=1))
         return self.output(torch.stack(seen))
 
-    def _addressed(self, h: Tensor, memory: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The new weightings of all heads, those that read first, and what the writing ones erase and add."""
-        told = self.to_heads(h).clamp(-LIMIT, LIMIT)
-        vectors, scalars = told.split([4 * self.heads * self.width, 2 * self.heads * (3 + SHIFTS)], dim=1)
-        erase, signed = vectors.unflatten(1, (-1, self.width)).split([self.heads, 3 * self.heads], dim=1)
-        add, key = torch.tanh(signed).split([self.heads, 2 * self.heads], dim=1)
-        positive, gate, by = scalars.unflatten(1, (2 * self.heads, -1)).split([2, 1, SHIFTS], dim=2)
-        strength, power = F.softplus(positive).split(1, dim=2)
-        weighting = interpolate(torch.sigmoid(gate), content(key, strength, memory), before)
-        weighting = sharpen(shift(weighting, torch.softmax(by, dim=2)), 1.0 + power)
-        return weighting, torch.sigmoid(erase), add
+
+Controller = Callable[[int, Tensor], Tensor]
+"""Of a sequence: the step and the reads of the step before, [batch, heads W], to h, [batch, hidden]."""
 
 
 class _Layer(nn.Module):
@@ -181,8 +218,26 @@ class _Layer(nn.Module):
         else:
             self.activation = nn.Hardtanh() if hard else nn.Tanh()
 
-    def forward(self, x: Tensor, _: Tensor | None) -> Tensor:
-        return self.activation(self.linear(x))
+    def start(self, x: Tensor) -> Controller:
+        """The products with the inputs of all steps are one."""
+        of_input, of_reads = self.linear.weight.tensor_split([x.shape[2]], dim=1)
+        given, of_reads = F.linear(x, of_input, self.linear.bias).unbind(), of_reads.t()
+        return lambda step, reads: self.activation(torch.addmm(given[step], reads, of_reads))
+
+
+class _LSTM(na.NoisyLSTMCell):
+    """The recurrent controller."""
+
+    def start(self, x: Tensor) -> Controller:
+        """From a state of zeros."""
+        state = None
+
+        def controller(step: int, reads: Tensor) -> Tensor:
+            nonlocal state
+            state = self(torch.cat([x[step], reads], dim=1), state)
+            return state[0]
+
+        return controller
 
 
 def _glorot(layer: nn.Linear) -> None:
