@@ -109,7 +109,7 @@ def test_a_lost_node_loses_nothing_and_ctrl_c_leaves_runs_that_go_on(tmp_path, c
     assert 3 < done < 160
     updates = []
     run(UNIQUE, "hard", "smoke", 0, out, device="cpu", changes=LONG, progress=lambda at, *_: updates.append(at))
-    assert updates[0] == 5 * done
+    assert updates[0] in (5 * done, 5 * (done - 1))  # the line may have been written, and its checkpoint not yet
     assert kept(folder) == kept(done_here(tmp_path / "here", "hard", 0))
 
 
