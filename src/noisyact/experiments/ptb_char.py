@@ -100,7 +100,14 @@ PTB_CHAR = Experiment(
     settings=Settings,
     presets={
         "smoke": {"tokens": 40_000, "hidden": 16, "batch": 16, "steps": 50, "epochs": 1, "evaluate_every": 20},
-        "short": {"tokens": 1_000_000, "hidden": 128, "batch": 32, "epochs": 4, "evaluate_every": 39},
+        "short": {
+            "tokens": 1_000_000,
+            "hidden": 128,
+            "batch": 16,
+            "epochs": 3,
+            "evaluate_every": 78,
+            "learning_rate": 5e-3,
+        },
     },
     arms=(
         Arm("reference", "GRU", {"hard": False}),
