@@ -1,10 +1,14 @@
 import os
+import signal
 
 import pytest
 import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker: more threads would only wait for each other
+
+# A suite that is started in the background has Ctrl-C switched off, for its children too, and some tests send one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -205,17 +205,16 @@ def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row
 
 
 def _curves(folder: Path, metric: str) -> list[dict[int, float]]:
-    """The number at every evaluation of each finished run."""
-    finished = [path.parent for path in sorted(folder.glob("seed-*/result.json")) if _status(path) == "finished"]
-    found = [read_lines(run / "metrics.jsonl") for run in finished]
-    return [{int(line["update"]): line[metric] for line in lines if metric in line} for lines in found]
-
-
-def _status(path: Path) -> str:
-    try:
-        return str(read_json(path)["status"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "partial"  # as it is counted
+    """The number at every evaluation of each finished run; one that cannot be read has no part in it."""
+    found = []
+    for seed in sorted(folder.glob("seed-*")):
+        try:
+            if read_json(seed / "result.json")["status"] == "finished":
+                lines = read_lines(seed / "metrics.jsonl")
+                found.append({int(line["update"]): float(line[metric]) for line in lines if metric in line})
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
 
 
 def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
