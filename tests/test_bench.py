@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from noisyact.bench import activations
+from noisyact.bench import activations, attention
 from noisyact.bench.__main__ import main
 
 
@@ -49,3 +49,25 @@ def test_wrong_arguments_stop_it(arguments, capsys):
         main(arguments)
     assert stopped.value.code == 2
     assert arguments[-1] in capsys.readouterr().err
+
+
+def test_attention_models(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "translation"])
+    record = tmp_path / "record.json"
+    assert main(["attention", "--device", "cpu", "--repeats", "1", "--json", str(record)]) == 0
+    assert "words a second" in capsys.readouterr().out
+    (row,) = json.loads(record.read_text())["rows"]
+    assert row["ratio"] == pytest.approx(row["noisy_ms"] / row["soft_ms"])
+    assert row["words_a_second"] == pytest.approx(1e3 * row["words"] / row["noisy_ms"])
+
+
+def test_wrong_cells_have_no_speed(monkeypatch, capsys):
+    monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "translation"])
+    right = attention._unrolled
+    monkeypatch.setattr(
+        attention, "_unrolled", lambda cell, x: right(cell, x) * (1.0 if cell.backend == "reference" else 1.01)
+    )
+    assert main(["attention", "--device", "cpu", "--repeats", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "REFUSED translation: not measured, its results are wrong: asking" in out
+    assert " ms" not in out

@@ -141,7 +141,7 @@ class PackedCorpus:
         import numpy as np
 
         try:
-            with np.load(path) as arrays:
+            with path.open("rb") as file, np.load(file) as arrays:  # numpy leaves a file open that is no archive
                 source, target = (
                     Vocabulary(_text(arrays[f"{side}.words"]).split("\n")) for side in ("source", "target")
                 )

@@ -1,0 +1,159 @@
+"""Translation learns a small language, resumes exactly, stops early, and speaks from its checkpoint."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from noisyact.experiments.run import folder_of, run
+from noisyact.experiments.translate import TRANSLATE, Translate
+from noisyact.experiments.translate_text import translate_text
+from noisyact.experiments.translator import bleu
+from noisyact_cli.app import app
+from parallel_cases import backwards_corpus, pairs_of, write  # noqa: F401
+
+pytest.importorskip("sacrebleu")
+pytest.importorskip("sacremoses")
+CPU = torch.device("cpu")
+TINY = {
+    "words": 20,
+    "word_size": 12,
+    "hidden": 16,
+    "batch": 8,
+    "updates": 12,
+    "evaluate_every": 4,
+    "longest_translation": 6,
+}
+LEARNING = {"words": 20, "word_size": 24, "hidden": 32, "batch": 32, "updates": 450, "evaluate_every": 150,
+            "optimizer": "adam", "learning_rate": 0.01, "longest_translation": 8}  # fmt: skip
+ARMS = [arm.name for arm in TRANSLATE.arms]
+
+
+def weights_of(arm, **changes):
+    torch.manual_seed(0)
+    return Translate(TRANSLATE.effective(arm, "smoke", {**TINY, **changes}), 0, CPU)
+
+
+@pytest.mark.parametrize("arm", ["reference-small", "nah"])
+def test_learns_to_say_it_backwards(arm, backwards, tmp_path):
+    record = run(TRANSLATE, arm, "smoke", 0, tmp_path, device="cpu", changes=LEARNING)
+    folder = folder_of(tmp_path, "translate", "smoke", arm, 0)
+    result = record["result"]
+    assert result["test_bleu"] > 80
+    assert result["test_bleu_plain_text"] > 80
+    assert result["test_nll"] < 2  # of 6 by chance
+    samples = json.loads((folder / "samples.json").read_text())
+    assert sum(reference == translation for _, reference, translation in samples[0]["rows"]) >= 15
+    assert "tok:none" in samples[1]["rows"][0][1]
+    assert "tok:13a" in samples[1]["rows"][1][1]
+    assert {path.name for path in (folder / "pictures").iterdir()} >= {"attention-1.svg", "attention-1.png"}
+    lines = ["two one", "", "one six zebra"]
+    found = translate_text(folder, lines)
+    assert found[0].translation == "un deux"
+    assert found[1].translation == ""
+    assert found[2].unknown == ("zebra",)
+    assert [t.translation for t in translate_text(folder, lines, beam=1)][:2] == ["un deux", ""]
+    text = tmp_path / "text.en"
+    text.write_text("two one\n\nsix three two\n")
+    answer = CliRunner().invoke(app, ["translate", "--checkpoint", str(folder), "--file", str(text), "--device", "cpu"])
+    assert answer.exit_code == 0
+    assert answer.stdout.splitlines() == ["un deux", "", "deux trois six"]
+
+
+@pytest.mark.parametrize("arm", ["reference", "nah"])
+def test_stopped_and_resumed_ends_the_same(arm, backwards, tmp_path):
+    def stop(done, updates, line):
+        if done in (4, 8):
+            raise KeyboardInterrupt
+
+    where = {"device": "cpu", "changes": {**TINY, "batch": 64}}  # two epochs
+    whole = run(TRANSLATE, arm, "smoke", 1, tmp_path / "whole", **where)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(TRANSLATE, arm, "smoke", 1, tmp_path / "parts", progress=stop, **where)
+    parts = run(TRANSLATE, arm, "smoke", 1, tmp_path / "parts", **where)
+    assert parts["result"] == whole["result"]
+    folders = [folder_of(tmp_path / d, "translate", "smoke", arm, 1) for d in ("whole", "parts")]
+    for name in ("metrics.jsonl", "checkpoints/000000012/tensors.safetensors", "samples.json"):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_arms_begin_with_the_same_weights(backwards):
+    models = {arm: dict(weights_of(arm).model.named_parameters()) for arm in ARMS}
+    reference = models["reference-small"]
+    for arm in ("hard", "leak", "nah"):
+        for name, parameter in reference.items():
+            assert torch.equal(models[arm][name], parameter), (arm, name)
+    assert models["hard"].keys() == reference.keys()  # no p
+    torch.testing.assert_close(
+        models["reference"]["asking.weight_hh"] * 0.01, reference["asking.weight_hh"], rtol=1e-5, atol=1e-8
+    )
+
+
+def test_the_hard_arm_is_hard_and_has_no_noise(backwards):
+    task = weights_of("hard")
+    x = torch.tensor([-3.0, -0.4, 0.2, 5.0])
+    for mode in (True, False):
+        task.model.train(mode)
+        assert torch.equal(task.model.attention.tanh(x), x.clamp(-1, 1))
+
+
+def test_patience_ends_training(backwards, monkeypatch):
+    task = weights_of("reference", patience=2)
+    found = iter([5.0, 4.0, 4.5, 4.0])
+    monkeypatch.setattr(task, "_mean_nll", lambda *_: next(found))
+    for index, expected in ((4, 12), (8, 12), (12, 12), (16, 16)):
+        task.evaluate(index)
+        assert task.updates == expected
+    assert task.memory["best_update"] == 8
+
+
+def test_a_run_with_other_words_is_not_resumed(backwards, tmp_path):
+    def stop(done, updates, line):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(TRANSLATE, "hard", "smoke", 0, tmp_path, device="cpu", changes=TINY, progress=stop)
+    write(backwards, "train", pairs_of("others", 400))
+    with pytest.raises(ValueError, match="begun with other vocabularies"):
+        run(TRANSLATE, "hard", "smoke", 0, tmp_path, device="cpu", changes=TINY)
+    with pytest.raises(ValueError, match="not those of the run"):
+        translate_text(folder_of(tmp_path, "translate", "smoke", "hard", 0), ["one"])
+
+
+def test_bad_settings_are_named(backwards, tmp_path):
+    for changes, message in (
+        ({"optimizer": "sgd"}, "optimizer 'sgd' is unknown; allowed are adadelta, adam"),
+        ({"scheme": "loud"}, "scheme='loud'"),
+        ({"beam": 0}, "beam=0: must be at least 1"),
+        ({"batch": 401}, "batch=401: there are 400 pairs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Translate(TRANSLATE.effective("nah", "smoke", {**TINY, **changes}), 0, CPU)
+    with pytest.raises(ValueError, match="no such folder"):
+        translate_text(tmp_path / "nowhere", ["one"])
+
+
+def test_bleu_has_its_signature():
+    """By hand: 5 of 6 words right, 3 of 5 pairs, 2 of 4 triples, 1 of 3 fours; no brevity penalty."""
+    found = bleu(["the cat sat on the mat"], ["the cat sat on a mat"], "none")
+    assert found.score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-4)
+    assert found.signature.startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("arm", ["reference", "nah"])
+def test_graphs_do_what_the_steps_do(arm, backwards):
+    found = []
+    for as_graphs in (True, False):
+        torch.manual_seed(3)
+        task = Translate(TRANSLATE.effective(arm, "smoke", TINY), 0, torch.device("cuda"))
+        if not as_graphs:
+            task._captured = task._step
+        for index in range(20):
+            task.update(index)
+        found.append([weight.detach().cpu() for weight in task.model.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
