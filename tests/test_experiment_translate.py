@@ -25,8 +25,8 @@ TINY = {
     "evaluate_every": 4,
     "longest_translation": 6,
 }
-LEARNING = {"words": 20, "word_size": 24, "hidden": 32, "batch": 32, "updates": 450, "evaluate_every": 150,
-            "optimizer": "adam", "learning_rate": 0.01, "longest_translation": 8}  # fmt: skip
+LEARNING = {"words": 20, "word_size": 24, "hidden": 32, "batch": 16, "updates": 300, "evaluate_every": 60,
+            "optimizer": "adam", "learning_rate": 0.02, "longest_translation": 8}  # fmt: skip
 ARMS = [arm.name for arm in TRANSLATE.arms]
 
 
