@@ -102,6 +102,10 @@ def draws_differ(folder: Path) -> None:
     def work(team: teams.Team) -> None:
         torch.manual_seed(5)
         team.reseed(5, 10)
+        batch = torch.arange(24).reshape(3, 8)
+        share = team.share(batch, dim=1)
+        assert torch.equal(share, batch[:, 4 * team.rank : 4 * team.rank + 4])
+        assert torch.equal(team.whole(share, dim=1), batch)
         noise = na.NoisyHardTanh("nan")(torch.full((1000,), 3.0)).detach()
         torch.save((noise, torch.rand(1000), team.mean(torch.tensor(float(team.rank)))), folder / f"{team.rank}.pt")
 

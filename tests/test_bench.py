@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from noisyact.bench import activations, attention
+from noisyact.bench import activations, attention, updates
 from noisyact.bench.__main__ import main
 
 
@@ -71,3 +71,16 @@ def test_wrong_cells_have_no_speed(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "REFUSED translation: not measured, its results are wrong: asking" in out
     assert " ms" not in out
+
+
+def test_updates_of_small_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(updates, "CASES", [("mixture", "nan"), ("mnist", "nah")])
+    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record = tmp_path / "record.json"
+    assert main(["updates", "--device", "cpu", "--repeats", "1", "--json", str(record)]) == 1
+    assert "REFUSED mnist nah: data set 'mnist'" in capsys.readouterr().out
+    (row,) = json.loads(record.read_text())["rows"]
+    assert 0 < row["host_us"] <= row["update_us"]
+    assert 0 < row["plain_host_us"] <= row["plain_us"]
+    assert row["checkpoint_ms"] > 0

@@ -67,7 +67,7 @@ def test_alone_nothing_changes():
     x, loss = torch.arange(6.0).reshape(2, 3), torch.ones((), requires_grad=True)
     assert join(torch.device("cpu")) is ALONE
     assert ALONE.leads
-    assert ALONE.share(x, dim=1) is x
+    assert ALONE.share(x, dim=1) is ALONE.whole(x, dim=1) is x
     assert ALONE.mean(loss) is loss
     assert ALONE.decided(lambda: 3) == 3
     before = torch.get_rng_state()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,6 +40,8 @@ def run_all(jobs: Sequence[Job], at_once: int = MOST, watch: Watch | None = None
     waiting = list(enumerate(jobs))[::-1]
     outcomes: dict[int, Outcome] = {}
     on_gpu = any(resolve(job.device).type == "cuda" for job in jobs)
+    # As many queues to the GPU as there can be: two lanes in one queue would wait for each other.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     free: list[Any] = [torch.cuda.Stream() if on_gpu else None for _ in range(min(at_once, len(jobs)))]
     lanes: list[_Lane] = []
     try:

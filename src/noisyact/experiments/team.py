@@ -50,6 +50,10 @@ class Team:
         """This process's part of a batch."""
         return batch
 
+    def whole(self, share: Tensor, dim: int = 0) -> Tensor:
+        """The parts of all processes, put together again."""
+        return share
+
     def mean(self, number: Tensor) -> Tensor:
         """The mean of a number over the team."""
         return number
@@ -105,6 +109,9 @@ class _FabricTeam(Team):
             raise ValueError(f"a batch of {batch.shape[dim]} cannot be shared out evenly to {self.size} devices")
         part = batch.shape[dim] // self.size
         return batch.narrow(dim, self.rank * part, part)
+
+    def whole(self, share: Tensor, dim: int = 0) -> Tensor:
+        return torch.cat(self._fabric.all_gather(share.contiguous()).unbind(), dim)
 
     def mean(self, number: Tensor) -> Tensor:
         return self._fabric.all_reduce(number.clone(), reduce_op="mean")
