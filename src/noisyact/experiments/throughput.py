@@ -41,7 +41,8 @@ class Throughput:
         return self.seconds_of_runs / self.seconds
 
     def __str__(self) -> str:
-        return f"{self.runs_an_hour:.3g} runs an hour on {self.device} ({self.runs} runs, {self.at_once:.2g} at once)"
+        rate = f"{self.runs_an_hour:,.0f}" if self.runs_an_hour >= 100 else f"{self.runs_an_hour:.3g}"
+        return f"{rate} runs an hour on {self.device} ({self.runs} runs, {self.at_once:.2g} at once)"
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
