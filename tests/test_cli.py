@@ -54,7 +54,7 @@ def test_list():
         assert f"{name}: {experiment['title']}" in text
         assert set(experiment["minutes"]) == {"smoke", "short", "paper"}
     assert "mnist (" in text
-    assert {"name": "nan", "title": "NAN", "paper": 31.12} in found["unique"]["arms"]
+    assert {"name": "nan", "title": "NAN", "paper": 31.12, "papers": {}} in found["unique"]["arms"]
 
 
 def test_run_table_and_again(tmp_path):

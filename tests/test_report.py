@@ -142,6 +142,18 @@ def test_the_page_stands_alone(copy, tmp_path):
     assert "No runs were found." in empty
 
 
+def test_the_papers_other_numbers_are_beside_ours(out, tmp_path, monkeypatch):
+    unique = registry.load("unique")
+    first = dataclasses.replace(unique.arms[0], papers={"test_error_at_50%": 12.5})
+    changed = dataclasses.replace(unique, arms=(first, *unique.arms[1:]))
+    monkeypatch.setattr(registry, "load", lambda name: changed)
+    monkeypatch.setattr(registry, "names", lambda: ["unique"])
+    text = html.unescape(report.write(out, tmp_path / "report.html").read_text())
+    assert "<details open><summary>All numbers</summary>" in text
+    assert '<th scope="col" class="num">test error at 50%</th><th scope="col" class="num">paper</th>' in text
+    assert '<td class="num">12.5</td>' in text
+
+
 def test_a_commentary_is_the_files_or_the_experiments(out, copy, monkeypatch):
     unique = dataclasses.replace(registry.load("unique"), commentary={"smoke": "Ours.", "paper": "Not this."})
     monkeypatch.setattr(registry, "load", lambda name: unique)

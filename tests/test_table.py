@@ -1,5 +1,6 @@
 """Tables: intervals by hand, and no run that is dropped in silence."""
 
+import dataclasses
 import json
 
 import pytest
@@ -64,6 +65,22 @@ def test_every_run_is_counted(tmp_path):
     assert again["rows"][3]["numbers"]["test_error"]["mean"] == 11.0
     assert again["rows"][3]["paper"] == 31.12
     assert again["rows"][3]["runs"] == 5
+
+
+def test_numbers_of_the_paper_beside_its_headline(tmp_path):
+    arms = tuple(
+        dataclasses.replace(arm, papers={"updates_to_1%": 40.5}) if arm.name == "nan" else arm for arm in UNIQUE.arms
+    )
+    two = dataclasses.replace(UNIQUE, arms=arms)
+    for arm in ("nan", "reference"):
+        put(tmp_path, arm, 0, "finished", test_error=10.0, loss=0.25, **{"updates_to_1%": 60.0})
+    table = table_of(two, tmp_path, "smoke", ["nan", "reference"])
+    assert table.others == {"updates_to_1%": True, "loss": False}  # first what the paper has too
+    header, nan, reference = (line.split() for line in str(table).splitlines()[3:6])
+    assert header[-4:] == ["paper", "updates_to_1%", "paper", "loss"]
+    assert nan[-5:] == ["10", "31.12", "60", "40.5", "0.25"]
+    assert reference[-5:] == ["10", "33.28", "60", "-", "0.25"]
+    assert [row["papers"] for row in table.as_json()["rows"]] == [{"updates_to_1%": 40.5}, {}]
 
 
 def test_order_says_where_intervals_are_apart(tmp_path):

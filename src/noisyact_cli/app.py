@@ -32,7 +32,9 @@ def list_experiments(as_json: AsJson = False) -> None:
     found = [
         {
             "name": e.name, "title": e.title, "reproduces": e.reproduces, "metric": e.metric, "unit": e.unit,
-            "arms": [{"name": arm.name, "title": arm.title, "paper": arm.paper} for arm in e.arms],
+            "arms": [
+                {"name": arm.name, "title": arm.title, "paper": arm.paper, "papers": dict(arm.papers)} for arm in e.arms
+            ],
             "minutes": dict(e.minutes), "data": {name: locate.status(name) for name in e.data},
         }
         for e in map(registry.load, registry.names())

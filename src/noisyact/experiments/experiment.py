@@ -67,12 +67,14 @@ class Arm:
         title: as in a table.
         settings: what differs from the experiment's settings.
         paper: the paper's number for the headline metric, if it has one.
+        papers: its other numbers, by the name that ours has in a result.
     """
 
     name: str
     title: str
     settings: Mapping[str, Any]
     paper: float | None = None
+    papers: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

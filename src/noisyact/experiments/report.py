@@ -96,12 +96,11 @@ def _shown(section: Section) -> dict[str, Any]:
     for arm, runs in zip(arms, section.arms, strict=True):
         for picture in runs.pictures:
             pictures.setdefault(picture.name, []).append((arm, picture.source))
-    names = dict.fromkeys(name for arm in section.arms for name in arm.row.numbers if name != table.metric)
     pairs = agreement.pairs(table)
     return {
         "id": "-".join(filter(None, (experiment.name, section.preset, "sweep" * bool(section.swept), section.swept))),
         "title": experiment.title + (f": sweep of {section.swept}" if section.swept else ""), "section": section,
-        "experiment": experiment, "preset": section.preset, "arms": arms, "others": list(names), "pairs": pairs,
+        "experiment": experiment, "preset": section.preset, "arms": arms, "others": table.others, "pairs": pairs,
         "summary": agreement.summary(pairs), "order": table.order(), "pictures": pictures, "span": span,
         "samples": [arm for arm in arms if arm["samples"]], "count": section.count,
         "papers": any(arm.row.paper is not None for arm in section.arms),

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ class Row:
     diverged: int
     partial: int
     numbers: dict[str, Estimate]
+    papers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The paper's numbers beside its headline, by name."""
 
     @property
     def runs(self) -> str:
@@ -89,8 +91,8 @@ class Row:
         counts = {"finished": self.finished, "diverged": self.diverged, "partial": self.partial}
         numbers = {name: estimate.as_json() for name, estimate in self.numbers.items()}
         return {
-            "arm": self.name, "title": self.title, "paper": self.paper, "runs": sum(counts.values()), **counts,
-            "numbers": numbers,
+            "arm": self.name, "title": self.title, "paper": self.paper, "papers": dict(self.papers),
+            "runs": sum(counts.values()), **counts, "numbers": numbers,
         }  # fmt: skip
 
 
@@ -107,12 +109,13 @@ class Table:
     throughput: tuple[Throughput, ...] = ()
 
     def __str__(self) -> str:
-        metric, others = self.metric, self._others()
-        header = ["arm", "", "runs", f"{metric} ({self.experiment.unit})", "paper", *others]
+        metric, others = self.metric, self.others
+        header = ["arm", "", "runs", f"{metric} ({self.experiment.unit})", "paper"]
+        for name, in_paper in others.items():
+            header += [name, "paper"] if in_paper else [name]
         lines = [
-            [row.name, row.title, row.runs, str(row.numbers.get(metric, Estimate(()))),
-             "-" if row.paper is None else f"{row.paper:g}",
-             *(str(row.numbers.get(name, Estimate(()))) for name in others)]
+            [row.name, row.title, row.runs, str(row.numbers.get(metric, Estimate(()))), _of_paper(row.paper),
+             *self._cells(row)]
             for row in self.rows
         ]  # fmt: skip
         return "\n".join(
@@ -151,9 +154,19 @@ class Table:
             "throughput": [speed.as_json() for speed in self.throughput],
         }  # fmt: skip
 
-    def _others(self) -> list[str]:
-        names = dict.fromkeys(name for row in self.rows for name in row.numbers)
-        return [name for name in names if name != self.metric]
+    def _cells(self, row: Row) -> Iterator[str]:
+        """A row's numbers beside the headline, each with the paper's where it has such."""
+        for name, in_paper in self.others.items():
+            yield str(row.numbers.get(name, Estimate(())))
+            if in_paper:
+                yield _of_paper(row.papers.get(name))
+
+    @property
+    def others(self) -> dict[str, bool]:
+        """The numbers beside the headline, those that the paper has too first, and whether it has them."""
+        names = dict.fromkeys(name for row in self.rows for name in row.numbers if name != self.metric)
+        in_paper = {name: any(name in row.papers for row in self.rows) for name in names}
+        return dict(sorted(in_paper.items(), key=lambda pair: not pair[1]))
 
 
 def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str] | None = None) -> Table:
@@ -240,7 +253,7 @@ def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
     notes.extend(f"{arm.name} {', '.join(seeds)}: not the preset's {what}" for what, seeds in changed.items() if what)
     names = dict.fromkeys(name for result in results for name in result)
     numbers = {name: Estimate(tuple(result.get(name) for result in results)) for name in names}
-    return Row(arm.name, arm.title, arm.paper, **counts, numbers=numbers)
+    return Row(arm.name, arm.title, arm.paper, **counts, numbers=numbers, papers=arm.papers)
 
 
 def _checked(result: dict[str, Any]) -> dict[str, float | None]:
@@ -263,6 +276,10 @@ def _with_error(mean: float, ends: tuple[float, float]) -> str:
     half = (ends[1] - ends[0]) / 2
     places = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 2
     return f"{_short(mean)} ± {_short(half)}" if places > 6 else f"{mean:.{places}f} ± {half:.{places}f}"
+
+
+def _of_paper(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
 
 
 def _short(value: float) -> str:
