@@ -8,8 +8,11 @@ import torch
 
 import noisyact as na
 from flickr_cases import NOUNS, PARTS, captions_of, image_of, small_flickr  # noqa: F401
+from noisyact.data import flickr8k
+from noisyact.data.text import EOS, UNKNOWN, Vocabulary
 from noisyact.experiments import registry
-from noisyact.experiments.caption import CAPTION, CAPTIONS, END, Captions
+from noisyact.experiments.caption import CAPTION, CAPTIONS, Captions
+from noisyact.experiments.caption_data import AT_ONCE, END, Numbered
 from noisyact.experiments.run import folder_of, run
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.search import BEGIN, beam, greedy
@@ -212,9 +215,36 @@ def test_the_loss_is_the_nll_of_words_and_end(flickr):
     with torch.no_grad():
         for weights in task.model.parameters():
             weights.zero_()
-    mean = sum(len(c) + 1 for part in task._part("dev").captions for c in part) / (5 * PARTS["dev"])
+    valid = task.material.valid
+    mean = sum(len(c) + 1 for part in valid.captions for c in part) / (5 * PARTS["dev"])
     expected = mean * math.log(len(task.vocabulary))
-    assert task._measured(task.model, task.valid, task.annotations["dev"]) == pytest.approx(expected, rel=1e-5)
+    assert task._measured(task.model, valid) == pytest.approx(expected, rel=1e-5)
+
+
+def test_captions_as_numbers():
+    """The end follows, up to a multiple of 4; "bird" is not in the vocabulary."""
+    captions = ((("a", "dog"), ("a", "bird", "runs", "a")), (("dog",),))
+    part = flickr8k.Part(("x", "y"), captions, flickr8k.Annotations(torch.zeros(2, 196, 1), torch.ones(1)))
+    found = Numbered.of(part, Vocabulary([EOS, UNKNOWN, "a", "dog", "runs"]), CPU)
+    assert found.words.tolist() == [[2, 3, 0, 0, 0, 0, 0, 0], [2, 1, 4, 2, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0, 0, 0]]
+    assert found.lengths.tolist() == [3, 5, 2]
+    assert found.images.tolist() == [0, 0, 1]
+
+
+def test_pieces_of_an_evaluation_have_each_caption_once_and_whole():
+    lengths = torch.randint(1, 30, (2 * AT_ONCE + 7,), generator=torch.Generator().manual_seed(0))
+    pieces = Numbered(torch.zeros(len(lengths), 32), lengths, lengths).pieces
+    assert [len(rows) for rows, _ in pieces] == [AT_ONCE, AT_ONCE, 7]
+    assert torch.cat([rows for rows, _ in pieces]).sort().values.tolist() == list(range(len(lengths)))
+    assert [steps for _, steps in pieces] == [int(lengths[rows].max()) for rows, _ in pieces]
+
+
+def test_runs_of_one_process_share_what_they_read(flickr):
+    first, second = start("nah"), start("hard", hidden=9)
+    assert first.material is second.material
+    assert start("nah", images=20).material.train.annotations.q.shape[0] == 20
+    again = start("nah")
+    assert torch.equal(again.material.train.numbered.words, first.material.train.numbered.words)
 
 
 def test_it_learns_to_name_what_it_is_shown(flickr, tmp_path):

@@ -30,23 +30,22 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.data import flickr8k
-from noisyact.data.text import UNKNOWN, Vocabulary
+from noisyact.experiments.caption_data import END, Shown, material, rounded
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.language import NoiseSettings
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.search import beam
 
-__all__ = ["CAPTION", "CAPTIONS", "Captions", "Settings"]
+__all__ = ["CAPTION", "CAPTIONS", "SCORED", "Captions", "Settings"]
 
-END = 0
-"""The word that ends a caption."""
 CAPTIONS = "captions of the test images"
 """The title of their table among the samples."""
-_SHOWN = 10
-_ROUNDED = 4
-_AT_ONCE = 100
-"""Captions of one piece of an evaluation, images of one search."""
+SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
+"""What `noisyact score` adds to a result, in per cent."""
+_DRAWN = 10
+_SEARCHED = 100
+"""Images of one search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,31 +87,6 @@ class Settings(NoiseSettings):
     """The files must be those the results were made from."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Numbered:
-    """The captions of a part as numbers: of the words, [captions, longest], their lengths with the end, the images."""
-
-    words: Tensor
-    lengths: Tensor
-    images: Tensor
-
-    @classmethod
-    def of(cls, part: flickr8k.Part, vocabulary: Vocabulary, device: torch.device) -> _Numbered:
-        unknown = vocabulary.number[UNKNOWN]
-        pairs = [(image, caption) for image, some in enumerate(part.captions) for caption in some]
-        longest = _rounded(max(len(caption) + 1 for _, caption in pairs))
-        words = torch.full((len(pairs), longest), END)
-        for row, (_, caption) in zip(words, pairs, strict=True):
-            row[: len(caption)] = torch.tensor([vocabulary.number.get(word, unknown) for word in caption])
-        lengths = torch.tensor([len(caption) + 1 for _, caption in pairs])
-        images = torch.tensor([image for image, _ in pairs])
-        return cls(words.to(device), lengths.to(device), images.to(device))
-
-
-def _rounded(length: int) -> int:
-    return -(-length // _ROUNDED) * _ROUNDED
-
-
 def _model(settings: Settings, words: int, features: int) -> nn.Module:
     model = CaptionModel(
         words, features=features, embedding=settings.embedding, hidden=settings.hidden, attention=settings.attention,
@@ -132,17 +106,17 @@ class Captions:
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         self.settings, self.seed, self.device = settings, seed, device
         _check(settings)
-        train, valid = self._part("train"), self._part("dev")
-        self.vocabulary = flickr8k.vocabulary_of(train.captions, settings.vocabulary)
-        seen = train.annotations.to(device)
-        self.unit = seen.root_mean_square()
-        self.annotations = {"train": seen.divided(self.unit), "dev": valid.annotations.to(device).divided(self.unit)}
-        self.train, self.valid = (_Numbered.of(part, self.vocabulary, device) for part in (train, valid))
+        self.material = material(
+            device, images=settings.images, held_out=settings.held_out, side=settings.side,
+            vocabulary=settings.vocabulary, verified=settings.verified,
+        )  # fmt: skip
+        self.train, self.vocabulary = self.material.train.numbered, self.material.vocabulary
         if len(self.train.words) < settings.batch:
             raise ValueError(
                 f"caption: batch={settings.batch}: must be at most the {len(self.train.words):,} training captions"
             )
-        self.model = _model(settings, len(self.vocabulary), seen.q.shape[2]).to(device)
+        features = self.material.train.annotations.q.shape[2]
+        self.model = _model(settings, len(self.vocabulary), features).to(device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), settings.learning_rate, fused=True, capturable=device.type == "cuda"
         )
@@ -160,10 +134,6 @@ class Captions:
         """All epochs, or as many updates as there were when validation had not improved for long enough."""
         return self.memory.get("ended", self.settings.epochs * self.evaluate_every)
 
-    def _part(self, part: str) -> flickr8k.Part:
-        images = self.settings.images if part == "train" else self.settings.held_out
-        return flickr8k.read(part, images=images, side=self.settings.side, verified=self.settings.verified)
-
     def _batch(self, index: int) -> tuple[Tensor, int]:
         """The captions of update `index` and their steps. Follows from seed and index alone, as a resumed run needs."""
         epoch, place = divmod(index, self.evaluate_every)
@@ -171,8 +141,9 @@ class Captions:
             generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + epoch)
             size, lengths = self.settings.batch, self.train.lengths.cpu()
             chosen = torch.randperm(len(lengths), generator=generator)[: self.evaluate_every * size]
-            rows = chosen[lengths[chosen].argsort(stable=True)].split(size)
-            batches = [(row.to(self.device), _rounded(int(lengths[row].max()))) for row in rows]
+            chosen = chosen[lengths[chosen].argsort(stable=True)]
+            steps = [rounded(int(longest)) for longest in lengths[chosen].view(-1, size).amax(dim=1)]
+            batches = list(zip(chosen.to(self.device).split(size), steps, strict=True))
             order = torch.randperm(len(batches), generator=generator).tolist()
             self._order = epoch, [batches[number] for number in order]
         return self._order[1][place]
@@ -192,7 +163,7 @@ class Captions:
     def _step(self, images: Tensor, words: Tensor, lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each number of steps."""
         mask = mask_of(lengths, words.shape[1])
-        logits, alpha = self.model(self.annotations["train"].at(images), words)
+        logits, alpha = self.model(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
         self.optimizer.zero_grad()
         (nll + self.settings.penalty * doubly_stochastic(alpha, mask)).backward()
@@ -204,7 +175,7 @@ class Captions:
         train_nll = self._nll.item() / self._since
         self._nll.zero_()
         self._since = 0
-        valid_nll = self._measured(self.model, self.valid, self.annotations["dev"])
+        valid_nll = self._measured(self.model, self.material.valid)
         if valid_nll < self.memory.get("valid_nll", float("inf")):
             self.memory.update(valid_nll=valid_nll, best=index)
             self.modules["best"].load_state_dict(self.model.state_dict())
@@ -213,34 +184,32 @@ class Captions:
         return {"train_nll": train_nll, "valid_nll": valid_nll}
 
     @torch.no_grad()
-    def _measured(self, model: nn.Module, part: _Numbered, annotations: flickr8k.Annotations) -> float:
+    def _measured(self, model: nn.Module, part: Shown) -> float:
         """The mean NLL of captions, with the expectation in place of the noise."""
         training, total = model.training, torch.zeros((), dtype=torch.float64, device=self.device)
+        numbered = part.numbered
         model.eval()
-        for rows in part.lengths.argsort(stable=True).split(_AT_ONCE):
-            words, lengths = part.words[rows, : int(part.lengths[rows].max())], part.lengths[rows]
-            logits, _ = model(annotations.at(part.images[rows]), words)
-            total += _nll(logits, words, mask_of(lengths, words.shape[1])).sum()
+        for rows, steps in numbered.pieces:
+            words, mask = numbered.words[rows, :steps], mask_of(numbered.lengths[rows], steps)
+            logits, _ = model(part.annotations.at(numbered.images[rows]), words)
+            total += _nll(logits, words, mask).sum()
         model.train(training)
-        return total.item() / len(part.words)
+        return total.item() / len(numbered.words)
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
-        """NLLs of the weights that were best in validation; the test captions are read here and nowhere else."""
-        test = self._part("test")
-        annotations = test.annotations.to(self.device).divided(self.unit)
-        test_nll = self._measured(self.modules["best"], _Numbered.of(test, self.vocabulary, self.device), annotations)
+        """NLLs of the weights that were best in validation; only here and later are the test captions read."""
         best = min(evaluations, key=lambda line: line["valid_nll"])
         return {
-            "test_nll": test_nll, "valid_nll": best["valid_nll"], "train_nll": best["train_nll"],
-            "best_update": float(best["update"]),
+            "test_nll": self._measured(self.modules["best"], self.material.test), "valid_nll": best["valid_nll"],
+            "train_nll": best["train_nll"], "best_update": float(best["update"]),
         }  # fmt: skip
 
     def samples(self) -> list[dict[str, Any]]:
         """Captions of all test images, beside the first of those that people wrote."""
-        test, _, found = self._captioned
+        test = self.material.test
         rows = [
             [name, self._text(caption), " ".join(written[0])]
-            for name, caption, written in zip(test.images, found, test.captions, strict=True)
+            for name, caption, written in zip(test.images, self._found, test.captions, strict=True)
         ]
         return [{"title": CAPTIONS, "columns": ["image", "caption", "one of five by people"], "rows": rows}]
 
@@ -248,25 +217,23 @@ class Captions:
         """Where the model looks at each word of its captions of the first test images."""
         from noisyact.experiments.caption_pictures import draw
 
-        test, annotations, found = self._captioned
-        rows = []
-        for image, caption in enumerate(found[:_SHOWN]):
+        test, rows = self.material.test, []
+        for image, caption in enumerate(self._found[:_DRAWN]):
             words = torch.tensor([[*caption, END]], device=self.device)
             with torch.no_grad():
-                _, alpha = self.modules["best"](annotations.at(torch.tensor([image], device=self.device)), words)
+                _, alpha = self.modules["best"](test.annotations.at(torch.tensor([image], device=self.device)), words)
             photo = flickr8k.photo(test.images[image]) if self.settings.photos else None
             rows.append((test.images[image], photo, [*self._text(caption).split(), "(end)"], alpha[0].cpu()))
         return {"attention": draw(rows)}
 
     @functools.cached_property
-    def _captioned(self) -> tuple[flickr8k.Part, flickr8k.Annotations, list[tuple[int, ...]]]:
-        """The test images and the caption the best weights give each."""
-        test, model = self._part("test"), self.modules["best"].eval()
-        annotations = test.annotations.to(self.device).divided(self.unit)
+    def _found(self) -> list[tuple[int, ...]]:
+        """The caption that the best weights give each of the test images."""
+        test, model = self.material.test, self.modules["best"].eval()
         found: list[tuple[int, ...]] = []
-        for images in torch.arange(len(test.images), device=self.device).split(_AT_ONCE):
-            found += _search(model, annotations.at(images), self.settings)
-        return test, annotations, found
+        for images in torch.arange(len(test.images), device=self.device).split(_SEARCHED):
+            found += _search(model, test.annotations.at(images), self.settings)
+        return found
 
     def _text(self, caption: tuple[int, ...]) -> str:
         return " ".join(self.vocabulary.symbols[number] for number in caption)
@@ -293,13 +260,14 @@ def _check(settings: Settings) -> None:
         raise ValueError(f"caption: penalty={settings.penalty}: must be at least 0")
 
 
-_DROPOUT_OFF = {"dropout": 0.0}
+def _paper(*scores: float) -> dict[str, float]:
+    return dict(zip(SCORED, scores, strict=True))
+
+
 CAPTION = Experiment(
     name="caption",
     title="Caption photos of Flickr8k: an LSTM with soft attention, with every kind of noise",
-    reproduces="the table of Flickr8k captions; BLEU-1 to -4, METEOR, test NLL: reference 67/44.8/29.9/19.5, 18.9, "
-    "40.33; NAH 66/45.8/30.69/20.9, 20.5, 40.17; NAH without dropout 64.9/44.2/30.7/20.9, 20.3, 39.8; NANI "
-    "66/45.0/30.6/20.7, 20.5, 40.0; NANIL 66/44.6/30.1/20.0, 20.5, 39.9",
+    reproduces="the table of Flickr8k captions: test NLL, BLEU-1 to -4 and METEOR",
     settings=Settings,
     presets={
         "smoke": {
@@ -330,14 +298,20 @@ CAPTION = Experiment(
         },
     },
     arms=(
-        Arm("reference", "soft functions", {"hard": False}, paper=40.33),
-        Arm("reference-no-dropout", "soft functions, no dropout", {"hard": False, **_DROPOUT_OFF}),
+        Arm("reference", "soft functions", {"hard": False}, 40.33, _paper(67, 44.8, 29.9, 19.5, 18.9)),
+        Arm("reference-no-dropout", "soft functions, no dropout", {"hard": False, "dropout": 0}),
         Arm("hard", "hard functions, no noise", {}),
         Arm("leak", "hard functions, the leak alone (c = 0)", {"scheme": "nan", "c": 0.0, "gate_c": 0.0}),
-        Arm("nah", "NAH", {"scheme": "nah"}, paper=40.17),
-        Arm("nah-no-dropout", "NAH, no dropout", {"scheme": "nah", **_DROPOUT_OFF}, paper=39.8),
-        Arm("nani", "NANI, sigma = 0.05", {"scheme": "nani"}, paper=40.0),
-        Arm("nanil", "NANIL, c = 0.5", {"scheme": "nanil"}, paper=39.9),
+        Arm("nah", "NAH", {"scheme": "nah"}, 40.17, _paper(66, 45.8, 30.69, 20.9, 20.5)),
+        Arm(
+            "nah-no-dropout",
+            "NAH, no dropout",
+            {"scheme": "nah", "dropout": 0},
+            paper=39.8,
+            papers=_paper(64.9, 44.2, 30.7, 20.9, 20.3),
+        ),
+        Arm("nani", "NANI, sigma = 0.05", {"scheme": "nani"}, 40.0, _paper(66, 45.0, 30.6, 20.7, 20.5)),
+        Arm("nanil", "NANIL, c = 0.5", {"scheme": "nanil"}, 39.9, _paper(66, 44.6, 30.1, 20.0, 20.5)),
     ),
     metric="test_nll",
     unit="nats a caption, test NLL",

@@ -22,23 +22,29 @@ def draw(rows: Sequence[tuple[str, Path | None, Sequence[str], Tensor]]) -> Figu
         rows: for each image its name, its photo if it is to be had, the words of its caption, and the weights of its
             places at each word, [words, side^2].
     """
-    longest = max(len(words) for _, _, words, _ in rows)
-    figure, axes = grid(len(rows), 1 + longest, 1.0, 1.2)
-    for cells, (name, photo, words, maps) in zip(axes, rows, strict=True):
-        for ax in cells:
-            ax.set_axis_off()
-        first, *others = cells
+    columns = 1 + max(len(words) for _, _, words, _ in rows)
+    figure, axes = grid(len(rows), 1, float(columns), 1.2)
+    for (ax,), (name, photo, words, maps) in zip(axes, rows, strict=True):
+        ax.set_axis_off()
         if photo is None:
-            first.text(0.5, 0.5, name.partition("_")[0], ha="center", va="center", fontsize=7)
+            ax.text(0.5, 0.5, name.partition("_")[0], ha="center", va="center", fontsize=7)
         else:
-            first.imshow(_pixels(photo))
+            ax.imshow(_pixels(photo), extent=_square(0))
         side = round(maps.shape[1] ** 0.5)
-        for ax, word, weights in zip(others, words, maps, strict=False):
-            ax.imshow(weights.reshape(side, side).tolist(), cmap="gray", vmin=0)
-            ax.set_title(word, fontsize=8)
+        for column, (word, weights) in enumerate(zip(words, maps, strict=True), 1):
+            ax.imshow(
+                weights.reshape(side, side).tolist(), cmap="gray", vmin=0, extent=_square(column), interpolation="none"
+            )
+            ax.text(column + 0.5, 1.0, word, ha="center", va="bottom", fontsize=8)
+        ax.set(xlim=(0, columns), ylim=(0, 1.2))
     if any(photo is not None for _, photo, _, _ in rows):
         figure.suptitle("The photos belong to their authors and are not to be published.", fontsize=8, wrap=True)
     return figure
+
+
+def _square(column: int) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of a picture in its column, with a margin."""
+    return column + 0.03, column + 0.97, 0.03, 0.97
 
 
 def _pixels(photo: Path) -> Tensor:
