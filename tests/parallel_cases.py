@@ -3,9 +3,14 @@
 import random
 
 import pytest
+import torch
+
+from noisyact.data.packed import PackedCorpus, Pairs, Sentences, numbers_of
+from noisyact.data.text import EOS, UNKNOWN, Vocabulary
 
 WORDS = {"one": "un", "two": "deux", "three": "trois", "four": "quatre", "five": "cinq", "six": "six"}
 COUNTS = {"train": 400, "val": 30, "test_2016_flickr": 20}
+PACKED = "multi30k-20-words-50-long.npz"
 
 
 def pairs_of(part, count):
@@ -28,3 +33,30 @@ def backwards_corpus(tmp_path, monkeypatch):
     monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
+
+
+def packed_corpus():
+    """The same corpus packed, without sacremoses: its words are as Moses has them."""
+    vocabularies = [Vocabulary([EOS, UNKNOWN, *words]) for words in (WORDS, WORDS.values())]
+    parts = []
+    for part, count in COUNTS.items():
+        texts = list(zip(*pairs_of(part, count), strict=True))
+        sides = []
+        for text, vocabulary in zip(texts, vocabularies, strict=True):
+            numbers = [numbers_of(line.split(), vocabulary) for line in text]
+            flat = torch.tensor([number for sentence in numbers for number in sentence], dtype=torch.int32)
+            sides.append(Sentences.flat(flat, torch.tensor([len(sentence) for sentence in numbers])))
+        kept = [[], []] if part == "train" else [list(text) for text in texts]
+        parts.append(Pairs(*sides, *kept, *kept))
+    return PackedCorpus(*vocabularies, *parts, {"corpus": "multi30k", "files": {}, "counts": {}})
+
+
+@pytest.fixture(name="packed_alone")
+def packed_backwards(tmp_path, monkeypatch):
+    """A machine that has the packed corpus, and neither its text nor sacremoses."""
+    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "data" / "packed" / PACKED
+    path.parent.mkdir(parents=True)
+    packed_corpus().write(path)
+    return path

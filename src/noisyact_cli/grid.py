@@ -22,29 +22,26 @@ _ENGINES = ("local", "ray")
 
 def check(jobs: list[Job], engine: str = "local") -> None:
     """Whatever is wrong with any job is said before the first begins; on a cluster device and data are elsewhere."""
-    from noisyact.data import locate
     from noisyact.experiments import loggers, registry
     from noisyact.experiments.run import resolve
 
     for job in jobs:
         experiment = registry.load(job.experiment)
-        experiment.effective(job.arm, job.preset, job.changes)
+        settings = experiment.effective(job.arm, job.preset, job.changes)
         loggers.check(job.log)
         if engine == "local":
             resolve(job.device)
-            for name in experiment.data:
-                locate.find(name)
+            experiment.find_data(settings)
 
 
-def without_data(experiments: list[Experiment]) -> dict[str, str]:
+def without_data(experiments: list[Experiment], preset: str) -> dict[str, str]:
     """The experiments whose data are missing, and how to get them; they are named at once: the others take long."""
     from noisyact.data import locate
 
     skipped = {}
     for experiment in experiments:
         try:
-            for name in experiment.data:
-                locate.find(name)
+            experiment.find_data(experiment.effective(experiment.arms[0].name, preset))
         except locate.Missing as missing:
             skipped[experiment.name] = str(missing)
             print(f"SKIPPED {experiment.name}: {missing}", file=sys.stderr)

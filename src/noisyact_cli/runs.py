@@ -121,7 +121,7 @@ def reproduce(
 
         _at_least(1, seeds=seeds, jobs=jobs)
         chosen = [registry.load(name) for name in dict.fromkeys(experiments or registry.names())]
-        skipped = {} if experiments or engine != "local" else grid.without_data(chosen)
+        skipped = {} if experiments or engine != "local" else grid.without_data(chosen, preset)
         chosen = [e for e in chosen if e.name not in skipped]
         only = None if arms is None else list(dict.fromkeys(arms.split(",")))
         changed = changes.from_flags(settings or [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,27 +19,24 @@ app = typer.Typer()
 
 @app.command("score")
 def score(
-    experiment: Annotated[str, typer.Argument(help="caption")],
+    experiment: Annotated[str, typer.Argument(help="caption or translate")],
     out: Annotated[Path, typer.Argument(help="the folder of a run, or one that has runs below it")] = RUNS,
     verified: Annotated[bool, typer.Option(help="the data must be what the results were made from")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Add BLEU and METEOR of their captions to the records of finished runs, with a signature."""
+    """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text."""
     with user_errors():
-        if experiment != "caption":
-            raise ValueError(f"experiment {experiment!r} has no captions to score; allowed is caption")
-        from noisyact.data import flickr8k
-        from noisyact.experiments import scores
+        if experiment not in ("caption", "translate"):
+            raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
+        from noisyact.experiments import scores, translate_scores
 
-        runs = scores.runs_in(out)
-        test = flickr8k.read("test", verified=verified)
-        references = {
-            image: [" ".join(words) for words in captions]
-            for image, captions in zip(test.images, test.captions, strict=True)
-        }
+        runs = scores.runs_in(out, experiment)
+        add: Callable[[Path], scores.Scores] = translate_scores.add_scores
+        if experiment == "caption":
+            add = functools.partial(scores.add_scores, references=_references(verified))
         found, missing = {}, {}
         for run in runs:
-            scored = scores.add_scores(run, references)
+            scored = add(run)
             found[str(run)] = {**scored.values, "signature": scored.signature}
             missing[scored.missing] = None
             if not as_json:
@@ -46,3 +45,14 @@ def score(
             print(f"noisyact: {reason}", file=sys.stderr)
     if as_json:
         print_json(found)
+
+
+def _references(verified: bool) -> dict[str, list[str]]:
+    """Of the images of Flickr8k's test part."""
+    from noisyact.data import flickr8k
+
+    test = flickr8k.read("test", verified=verified)
+    return {
+        image: [" ".join(words) for words in captions]
+        for image, captions in zip(test.images, test.captions, strict=True)
+    }

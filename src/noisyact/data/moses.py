@@ -41,6 +41,7 @@ def available() -> bool:
 
 def version() -> str:
     """That of sacremoses."""
+    _sacremoses()  # says how to get it
     return metadata.version("sacremoses")
 
 

@@ -2,7 +2,8 @@
 
 Pairs with an empty side are left out, and so are training pairs with more words than allowed; both are counted. Words
 that are not among the commonest of training become <unk>. Tokenising a large corpus takes minutes and needs sacremoses,
-so it is done once and the numbers are kept in the cache (packed.py): they are all that training needs.
+so it is done once and the numbers are kept in the cache (packed.py). They are all that training needs: elsewhere the
+packed file alone does, in packed/ of the folder that NOISYACT_DATA names or of the cache.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 import torch
 
 from noisyact.data import moses
-from noisyact.data.locate import Missing, cache, find, places
+from noisyact.data.locate import Missing, cache, find, home, places
 from noisyact.data.packed import LANGUAGES, PARTS, PackedCorpus, Pairs, Sentences, numbers_of
 from noisyact.data.text import EOS, UNKNOWN, Vocabulary, lines
 
-__all__ = ["CORPORA", "corpus", "pack", "packed_path", "pairs_of"]
+__all__ = ["CORPORA", "check", "corpus", "pack", "packed_path", "pairs_of"]
 
 _SHARDS = 18
 _PIECE = 20_000
@@ -76,22 +77,30 @@ def corpus(name: str, words: int, longest: int, shards: int | None = None, say: 
 
     Raises: :class:`noisyact.data.locate.Missing` where there is neither a packed file nor the text.
     """
-    path = packed_path(name, words, longest, shards)
+    check(name, words, longest, shards)
     try:
         checksums = _checksums(name, shards)
-    except Missing as missing:
-        if not path.exists():
-            raise Missing(f"{missing} Or copy a packed corpus to {path}.") from None
-        return PackedCorpus.read(path)  # where it was brought to
-    if path.exists():
+    except Missing:
+        checksums = None  # the packed file was brought from elsewhere
+    for path in _packed_there(packed_path(name, words, longest, shards)):
         found = PackedCorpus.read(path)
-        if found.about["files"] == checksums:
+        if checksums in (None, found.about["files"]):
             return found
     return pack(name, words, longest, shards, say)
 
 
+def check(name: str, words: int, longest: int, shards: int | None = None) -> None:
+    """Raise :class:`noisyact.data.locate.Missing` where :func:`corpus` would."""
+    path = packed_path(name, words, longest, shards)
+    try:
+        _paths(name, shards)
+    except Missing as missing:
+        if not _packed_there(path):
+            raise Missing(f"{missing} Or copy a packed corpus to {home() / 'packed' / path.name}.") from None
+
+
 def packed_path(name: str, words: int, longest: int, shards: int | None = None) -> Path:
-    """Where a packed corpus is kept."""
+    """Where a corpus that is packed here is kept."""
     if name not in CORPORA:
         raise ValueError(f"corpus={name!r}: allowed are {', '.join(map(repr, CORPORA))}")
     for setting, value, least in (("words", words, 3), ("longest", longest, 1)):
@@ -169,6 +178,11 @@ def _numbered(sentences: list[str], vocabulary: Vocabulary) -> Sentences:
     return Sentences.flat(
         torch.frombuffer(numbers, dtype=torch.int32).clone(), torch.frombuffer(lengths, dtype=torch.int64).clone()
     )
+
+
+def _packed_there(path: Path) -> list[Path]:
+    """The packed files of that name there are, first one that was brought here."""
+    return [there for there in dict.fromkeys([home() / "packed" / path.name, path]) if there.exists()]
 
 
 def _path(data: str, stem: str, language: str) -> Path | None:

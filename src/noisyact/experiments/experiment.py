@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
+from noisyact.data import locate
+
 __all__ = ["Arm", "Experiment", "Task", "UnknownName"]
 
 PRESETS = ("smoke", "short", "paper")
@@ -93,6 +95,8 @@ class Experiment:
         agreement: what counts as agreeing with the paper, stated before any run.
         start: makes the task of a run from its settings, seed and device.
         data: names of the data sets it needs.
+        check_data: where that depends on the settings: raises :class:`noisyact.data.locate.Missing` unless what a run
+            with them needs is there.
         minutes: expected for one run, by preset, on a CPU.
         matched: an arm; all are compared where its mean, on the way, is nearest to the paper's number for it, since in
             the end nothing is left to compare.
@@ -111,6 +115,7 @@ class Experiment:
     agreement: str
     start: Callable[[Any, int, torch.device], Task]
     data: tuple[str, ...] = ()
+    check_data: Callable[[Any], None] | None = None
     minutes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matched: str | None = None
     commentary: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -138,6 +143,14 @@ class Experiment:
                 raise UnknownName(f"{self.name}: setting", name, types)
             chosen[name] = _converted(f"{self.name}: setting {name}", value, types[name])
         return self.settings(**chosen)
+
+    def find_data(self, settings: Any) -> None:
+        """Raise :class:`noisyact.data.locate.Missing` unless the data of a run with these settings are there."""
+        if self.check_data is not None:
+            self.check_data(settings)
+            return
+        for name in self.data:
+            locate.find(name)
 
 
 def _converted(what: str, value: Any, wanted: Any) -> Any:

@@ -10,16 +10,16 @@ from noisyact.data.packed import Pairs
 __all__ = ["BUCKET", "random_batches", "rounded_up", "sorted_batches"]
 
 BUCKET = 10
-"""Lengths are padded to multiples of it."""
+"""Words, the end not counted, are padded to multiples of it."""
 
 
 def rounded_up(lengths: Tensor) -> Tensor:
-    """Lengths as they are padded.
+    """Lengths, the end counted, as they are padded.
 
-    >>> rounded_up(torch.tensor([1, 10, 11]))
-    tensor([10, 10, 20])
+    >>> rounded_up(torch.tensor([1, 11, 12, 51]))
+    tensor([ 1, 11, 21, 51])
     """
-    return (lengths + BUCKET - 1) // BUCKET * BUCKET
+    return (lengths + BUCKET - 2) // BUCKET * BUCKET + 1
 
 
 def sorted_batches(lengths: Tensor, batch: int) -> list[tuple[Tensor, int]]:

@@ -1,8 +1,8 @@
 """BLEU and METEOR of captions, by the standard scorers (pycocoevalcap), added to the records of finished runs.
 
-A run may be done where there are neither the scorers nor Java: it keeps its captions, and they are scored elsewhere.
-The scores go into the run's `result.json` with a signature of their own, and nothing else in it changes. Text is scored
-as words in lower case without punctuation, which the references already are.
+A run may be done where there are neither the scorers nor Java: it keeps its captions, and they are scored elsewhere. So
+are translations (translate_scores.py). The scores go into the run's `result.json` with a signature of their own, and
+nothing else in it changes. Text is scored as words in lower case without punctuation, which the references already are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from noisyact.experiments.caption import CAPTIONS
+from noisyact.experiments.caption import CAPTIONS, SCORED
 from noisyact.experiments.files import alone_in, read_json, write_json
 
-__all__ = ["SCORED", "Scores", "add_scores", "runs_in", "score", "why_no_meteor"]
+__all__ = ["Scores", "add_scores", "put", "runs_in", "sampled", "score", "why_no_meteor"]
 
-SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 _OLDEST_JAVA = 11
 
 
@@ -110,30 +109,40 @@ def _meteor(references: dict[str, list[str]], captions: dict[str, list[str]]) ->
         process.communicate()
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """The folders of finished runs of `caption` at or below a folder, in order."""
+def runs_in(folder: Path, experiment: str = "caption") -> list[Path]:
+    """The folders of finished runs of an experiment at or below a folder, in order."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
     found = []
     for path in sorted(folder.rglob("result.json")):
         record = read_json(path)
-        if record.get("experiment") == "caption" and record.get("status") == "finished":
+        if record.get("experiment") == experiment and record.get("status") == "finished":
             found.append(path.parent)
     if not found:
-        raise ValueError(f"{folder}: there is no finished run of 'caption' at or below it")
+        raise ValueError(f"{folder}: there is no finished run of {experiment!r} at or below it")
     return found
 
 
 def add_scores(run: Path, references: Mapping[str, Sequence[str]]) -> Scores:
     """Score the captions that a run has kept, and put the scores and their signature into its record."""
+    scores = score({row[0]: row[1] for row in sampled(run, CAPTIONS)}, references)
+    put(run, scores, SCORED)
+    return scores
+
+
+def sampled(run: Path, title: str) -> list[list[str]]:
+    """The rows of a table among the samples of a run."""
     tables = read_json(run / "samples.json") if (run / "samples.json").exists() else []
-    rows = next((table["rows"] for table in tables if table["title"] == CAPTIONS), None)
+    rows = next((table["rows"] for table in tables if table["title"] == title), None)
     if rows is None:
-        raise ValueError(f"{run}: its samples.json has no table {CAPTIONS!r}")
-    scores = score({row[0]: row[1] for row in rows}, references)
+        raise ValueError(f"{run}: its samples.json has no table {title!r}")
+    return rows
+
+
+def put(run: Path, scores: Scores, names: Sequence[str]) -> None:
+    """Put scores into the record of a run, in the place of all there are of these names."""
     with alone_in(run):
         record = read_json(run / "result.json")
-        others = {name: value for name, value in record["result"].items() if name not in SCORED}
+        others = {name: value for name, value in record["result"].items() if name not in names}
         record["result"], record["scored"] = {**others, **scores.values}, scores.signature
         write_json(run / "result.json", record)
-    return scores

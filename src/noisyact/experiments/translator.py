@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from noisyact.data.packed import Sentences, numbers_of
+from noisyact.data import moses
+from noisyact.data.packed import LANGUAGES, Sentences, numbers_of
 from noisyact.data.text import Vocabulary
 from noisyact.experiments.capture import captured
 from noisyact.experiments.lengths import sorted_batches
@@ -19,7 +20,10 @@ from noisyact.models.translation import Translation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu"]
+__all__ = ["PLAIN", "Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu", "plain_bleu"]
+
+PLAIN = "test_bleu_plain_text"
+"""The name of the BLEU of plain text in a result."""
 
 
 class Translator:
@@ -106,6 +110,11 @@ def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str =
     metric = check_sacrebleu().BLEU(tokenize=tokenize, force=True)
     score = metric.corpus_score(list(translations), [list(references)]).score
     return Bleu(round(score, 6), str(metric.get_signature()))
+
+
+def plain_bleu(translations: Iterable[Sequence[str]], references: Sequence[str]) -> Bleu:
+    """BLEU of words that are first put together to text, against text."""
+    return bleu(moses.detokenised(translations, LANGUAGES[1]), references)
 
 
 def check_sacrebleu() -> Any:

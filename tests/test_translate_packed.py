@@ -1,0 +1,97 @@
+"""Translation on a machine that has the packed corpus alone: it trains, and what it lacks is scored elsewhere."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from noisyact.data import moses
+from noisyact.data.locate import Missing
+from noisyact.experiments import scores, translate_scores
+from noisyact.experiments.run import folder_of, run
+from noisyact.experiments.translate import TRANSLATE, TRANSLATIONS, Translate
+from noisyact.experiments.translator import PLAIN, Translator
+from parallel_cases import packed_backwards  # noqa: F401
+
+pytest.importorskip("sacrebleu")
+TINY = {"words": 20, "word_size": 12, "hidden": 16, "batch": 8, "updates": 12, "evaluate_every": 4,
+        "longest_translation": 6}  # fmt: skip
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(name="no_sacremoses")
+def _no_sacremoses(monkeypatch):
+    def missing():
+        raise ValueError("words as Moses has them need sacremoses, which is not installed")
+
+    monkeypatch.setattr(moses, "_sacremoses", missing)
+
+
+def test_trains_without_text_and_without_sacremoses(packed_alone, tmp_path, no_sacremoses):
+    TRANSLATE.find_data(TRANSLATE.effective("nah", "smoke", TINY))
+    record = run(TRANSLATE, "nah", "smoke", 0, tmp_path, device="cpu", changes=TINY)
+    assert PLAIN not in record["result"]
+    assert record["result"]["test_bleu"] >= 0
+    folder = folder_of(tmp_path, "translate", "smoke", "nah", 0)
+    assert len(scores.sampled(folder, TRANSLATIONS)) == 20
+    with pytest.raises(ValueError, match="need sacremoses"):
+        translate_scores.add_scores(folder)
+
+
+def test_without_a_packed_corpus_it_says_where_to_put_one(packed_alone):
+    settings = TRANSLATE.effective("nah", "smoke", {**TINY, "words": 19})
+    with pytest.raises(Missing, match=r"copy a packed corpus to .*data/packed/multi30k-19-words-50-long\.npz"):
+        TRANSLATE.find_data(settings)
+    with pytest.raises(Missing, match="europarl"):
+        TRANSLATE.find_data(TRANSLATE.effective("nah", "paper"))
+
+
+def test_plain_text_is_scored_elsewhere(tmp_path):
+    pytest.importorskip("sacremoses")
+    rows = [["a", "L'homme est là, dit-il.", "L&apos; homme est là , dit-il ."], ["b", "un chat noir dort", ""]]
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+        before = {"experiment": "translate", "status": "finished", "result": {"test_bleu": 3.0}, "signature": {}}
+        (tmp_path / name / "result.json").write_text(json.dumps(before))
+    (tmp_path / "1" / "samples.json").write_text(json.dumps([{"title": TRANSLATIONS, "columns": [], "rows": rows}]))
+    one, two = scores.runs_in(tmp_path, "translate")
+    translate_scores.add_scores(one)
+    after = json.loads((one / "result.json").read_text())
+    # As 13a has it, all 6 tokens of the first line are right, and the 4 of the second are missing: exp(1 - 10 / 6).
+    assert after["result"] == {"test_bleu": 3.0, PLAIN: pytest.approx(100 * math.exp(-2 / 3), abs=1e-4)}
+    assert after["scored"]["sentences"] == 2
+    assert "tok:13a" in after["scored"]["sacrebleu"]
+    with pytest.raises(ValueError, match=f"has no table '{TRANSLATIONS}'"):
+        translate_scores.add_scores(two)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("arm", ["reference", "nah"])
+def test_graphs_do_what_the_steps_do(arm, packed_alone):
+    found = []
+    for as_graphs in (True, False):
+        torch.manual_seed(3)
+        task = Translate(TRANSLATE.effective(arm, "smoke", {**TINY, "tf32": False}), 0, torch.device("cuda"))
+        if not as_graphs:
+            task._captured = task._step
+        for index in range(20):
+            task.update(index)
+        found.append([weight.detach().cpu() for weight in task.model.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_beam_of_graphs_finds_what_one_on_the_cpu_does(packed_alone):
+    changes = {**TINY, "tf32": False, "optimizer": "adam", "learning_rate": 0.02, "batch": 32}
+    task = Translate(TRANSLATE.effective("nah", "smoke", changes), 0, torch.device("cuda"))
+    for index in range(60):
+        task.update(index)
+    sentences = task.corpus.test.source_words * 4
+    found = []
+    for device in ("cuda", "cpu"):
+        model = task.model.to(device)
+        found.append(Translator(model, task.corpus.source, task.corpus.target, longest=8, batch=16).words(sentences))
+    assert sum(a == b for a, b in zip(*found, strict=True)) >= 0.95 * len(sentences)  # but for ties
