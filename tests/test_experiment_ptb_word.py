@@ -33,11 +33,12 @@ def test_is_registered_with_every_arm():
     assert registry.load("ptb-word-medium") is PTB_WORD_MEDIUM
     assert ARMS == ["reference", "hard", "leak", "nan", "nah", "nah-no-leak", "nani", "nanil", "nanis"]
     assert [arm.name for arm in PTB_WORD_MEDIUM.arms] == ["reference", "hard", "leak", "nan", "nah"]
-    assert {arm.name: arm.paper for arm in PTB_WORD.arms if arm.paper} == {
-        "reference": 115.6,
-        "nan": 108.0,
-        "nah": 108.7,
+    assert {arm.name: (arm.paper, arm.papers) for arm in PTB_WORD.arms if arm.paper} == {
+        "reference": (115.6, {"valid_perplexity": 119.4}),
+        "nan": (108.0, {"valid_perplexity": 111.7}),
+        "nah": (108.7, {"valid_perplexity": 112.6}),
     }
+    assert not any(arm.paper or arm.papers for arm in PTB_WORD_MEDIUM.arms)
     leak, nan = (PTB_WORD.effective(arm, "paper").layer_arguments() for arm in ("leak", "nan"))
     assert nan["noise"] == na.NAN(c=0.5, alpha=1.15, clip=True)
     assert nan["gate_noise"] == na.NAN(c=0.15, alpha=1.1)
