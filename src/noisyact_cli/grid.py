@@ -50,7 +50,7 @@ def without_data(experiments: list[Experiment], preset: str) -> dict[str, str]:
 
 def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -> list[Outcome]:
     """Do the jobs with an engine, all of them in one view."""
-    from noisyact.experiments import grid, grid_ray, lanes, ray_cluster
+    from noisyact.experiments import grid, grid_ray, lanes, mps, ray_cluster
     from noisyact.experiments.experiment import UnknownName
     from noisyact.experiments.run import resolve
 
@@ -74,7 +74,11 @@ def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -
 
         if engine == "ray":
             return grid_ray.run_all(jobs, at_once, watch, address=address)
-        if at_once != 1 and any(resolve(job.device).type == "cuda" for job in jobs):
+        on_gpu = any(resolve(job.device).type == "cuda" for job in jobs)
+        if on_gpu and mps.serves():
+            mps.prepare()
+            return grid.run_all(jobs, at_once or min(mps.MOST, _cores()), watch)
+        if on_gpu and at_once != 1:
             return lanes.run_all(jobs, at_once or lanes.MOST, watch)
         return grid.run_all(jobs, at_once or _cores(), watch)
 
