@@ -1,5 +1,6 @@
 """Captions: the model by the book, its attention and penalty by hand, learning to name what is shown, resuming."""
 
+import dataclasses
 import json
 import math
 
@@ -10,9 +11,10 @@ import noisyact as na
 from flickr_cases import NOUNS, PARTS, captions_of, image_of, small_flickr  # noqa: F401
 from noisyact.data import flickr8k
 from noisyact.data.text import EOS, UNKNOWN, Vocabulary
-from noisyact.experiments import registry
+from noisyact.experiments import lanes, registry
 from noisyact.experiments.caption import CAPTION, CAPTIONS, Captions
 from noisyact.experiments.caption_data import AT_ONCE, END, Numbered
+from noisyact.experiments.grid import Job
 from noisyact.experiments.run import folder_of, run
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.search import BEGIN, beam, greedy
@@ -311,6 +313,17 @@ def test_a_run_that_is_stopped_ends_as_one_that_is_not(flickr, tmp_path):
                                                sorted((whole / "checkpoints").iterdir()))]  # fmt: skip
     for name in names:
         assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_runs_side_by_side_on_a_gpu_end_as_alone(flickr, tmp_path):
+    """They share what they read, each in a stream of its own. Sums on a GPU are not always in the same order."""
+    jobs = [Job("caption", arm, "smoke", 1, tmp_path / "lanes", "cuda", TINY) for arm in ("reference", "hard", "nah")]
+    for job, outcome in zip(jobs, lanes.run_all(jobs, 3), strict=True):
+        assert outcome.record is not None, outcome.error
+        alone = dataclasses.replace(job, out=tmp_path / "alone").do()
+        assert outcome.record["result"] == pytest.approx(alone["result"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
