@@ -1,7 +1,7 @@
 """The GPU kernels of the recurrent layers and cells by Triton's interpreter: test_triton_recurrent.py starts these.
 
-The interpreter runs one program after the other, so the kernels run here a step a launch; programs that wait for each
-other need a GPU.
+The interpreter runs one program after the other, so most run here a step a launch; some run all steps in one, their
+programs in turns.
 """
 
 import pytest
@@ -13,7 +13,8 @@ from noisyact.ops.recurrent import cell_op, reference
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import registration, step
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
-from recurrent_cases import PLANS, Case
+from programs_in_turns import take_turns
+from recurrent_cases import PLANS, Case, by_teams
 
 # Triton 3.6 asks NumPy for numbers in a way that NumPy 2.4 no longer answers and earlier ones warn about.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")
@@ -55,6 +56,25 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
     with torch.no_grad():
         for a, b in zip(case.by_kernels(), mine, strict=True):
             assert torch.equal(a, b)
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        close(gradient, right_gradients[name], name)
+
+
+TOGETHER = [Case("lstm", 3, 3, 37, packed=True), Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False)]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("case", TOGETHER, ids=lambda case: case.kind)
+def test_programs_that_wait_for_each_other_equal_the_reference(case, monkeypatch):
+    forward, backward = by_teams(case)
+    monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
+    monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
+    take_turns(monkeypatch)
+    right, wide = case.reference()
+    mine = case.by_kernels()
+    for a, b in zip(mine, right, strict=True):
+        close(a, b)
     right_gradients = case.gradients(right, wide)
     for name, gradient in case.gradients(mine, case.leaves()).items():
         close(gradient, right_gradients[name], name)

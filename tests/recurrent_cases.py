@@ -108,3 +108,9 @@ PLANS = {
     ),
     "one_slice": lambda case: (Plan(False, 16, 16, 16, False, 1, 4), Plan(False, 32, 16, 16, False, 1, 4, 1)),
 }
+
+
+def by_teams(case):
+    """Plans with all steps in one launch, where programs wait for each other; a part of the weights is held."""
+    team = 2 if case.kind == "lstm" else 4
+    return Plan(True, 16, 16, 16, False, 1, 4, held=32), Plan(True, 16, 16, 16, False, 1, 4, team=team, held=16)

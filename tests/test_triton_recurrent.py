@@ -10,7 +10,7 @@ import pytest
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("part", ["registers", "in_parts", "one_slice", "cells or rules or compiled"])
+@pytest.mark.parametrize("part", ["registers or wait_for", "in_parts", "one_slice", "cells or rules or compiled"])
 def test_kernels_in_the_interpreter(part):
     """In a process of their own: Triton decides at its import whether kernels are interpreted."""
     pytest.importorskip("triton")

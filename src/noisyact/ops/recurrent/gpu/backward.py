@@ -1,9 +1,13 @@
 """The backward pass of a recurrent layer on a GPU: the same programs and the same exchange as forward, in reverse.
 
-At each step a program needs every gradient of a pre-activation that came after: dgates [BB, G H] times W_hh. All that
-does not depend on them (the functions' values and slopes, with their noise drawn again) is computed before the wait, so
-that after it there is one multiplication for each gate. The gradients of p and of the biases are added up in registers
-over all steps and written once.
+At each step a program needs every gradient of a pre-activation that came after: dgates [BB, G H] times W_hh. In a
+large layer these would be more to read than its weights. So programs next to each other are a team: each multiplies a
+slice of them for the units of all, and they exchange the sums. These need one place only: a program writes there again
+after all programs have told that they are a step further.
+
+All that does not depend on the gradients (the functions' values and slopes, with their noise drawn again) is computed
+before the wait, so that after it there is one multiplication for each gate. The gradients of p and of the biases are
+added up in registers over all steps and written once.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import triton
 import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, tanh_d
+from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 
 __all__ = ["backward_kernel"]
@@ -29,16 +34,17 @@ def backward_kernel(
     PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, RESIDENT: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
+    HELD: tl.constexpr, RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Steps first to last - 1, counted from the end of the recurrence; step T is past its beginning and gives dh0.
 
     dgates: [rows, G H]; for the GRU [rows, 6 H], those of W_ih x and then those of W_hh h, which differ in n alone.
     dhn, dcn: the gradients of the last state. sums: [batch blocks, the gradients of p where there is a p, then those of
     i, f, g, o, or of r, z, n through h and n through x], added to from the second launch on (first > 0); if PERSISTENT,
-    out gets them added up: the gradients of p, b_ih and b_hh. packed: room for the weights. exchange: [2, rows of a
-    multiple of BB, G, P] and behind it a counter for each block of the batch and one for all, zeros at first.
+    out gets them added up: the gradients of p, b_ih and b_hh. packed: room for the weights, and behind them for what
+    teams exchange, [programs, BB, TEAM BU] in float32. exchange: [2, rows of a multiple of BB, G, P] and behind it
+    counters, zeros at first: one for each block of the batch, one for all, one for each team.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # gates that have a gradient of their own
@@ -70,31 +76,44 @@ def backward_kernel(
     db0, db1, db2, db3 = zero, zero, zero, zero
     slot_size = tl.cdiv(B, BB) * BB * G * P
     own = exchange_ptr + m[:, None] * (G * P) + n[None, :]
-    # The inner dimension of the product, all gates of all units, is cut into slices, one for each warp or two.
-    inner = tl.arange(0, SLICES)[:, None] * slice_size + k[None, :]
-    others = exchange_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
-    PART: tl.constexpr = 8192 // BU  # of the weights' packing
-    if not RESIDENT:
-        packed = packed_ptr + pid.to(tl.int64) * (G * P * BU)
-        mine = packed + inner[:, :, None] * BU + tl.arange(0, BU)[None, None, :]
+    # The inner dimension of the product, all gates of all units, is cut into slices: one for each program of a team, or
+    # else one for each warp or two.
+    if TEAM > 1:
+        member, line = pid % TEAM, tl.arange(0, TEAM * BU)
+        inner = member * slice_size + k
+        others = exchange_ptr + m[None, :] * (G * P) + inner[:, None]
+        packed = packed_ptr + pid.to(tl.int64) * (TEAM * BU * slice_size)
+        mine = packed + line[:, None] * slice_size + k[None, :]
+        shared = packed_ptr + tl.num_programs(0).to(tl.int64) * (TEAM * BU * slice_size)
+        team_sums = shared.to(tl.pointer_type(tl.float32), bitcast=True) + (pid - member) * (BB * TEAM * BU)
+        team_row = tl.arange(0, BB)[:, None] * (TEAM * BU)
+        own_sums = team_sums + member * (BB * TEAM * BU) + team_row + line[None, :]
+        sums_for_own = team_sums + team_row + member * BU + tl.arange(0, BU)[None, :]
+    else:
+        inner = tl.arange(0, SLICES)[:, None] * slice_size + k[None, :]
+        others = exchange_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
+        if not RESIDENT:
+            packed = packed_ptr + pid.to(tl.int64) * (G * P * BU)
+            mine = packed + inner[:, :, None] * BU + tl.arange(0, BU)[None, None, :]
     counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
+    team_counter = counter - block + (2 + tl.cdiv(B, BB) // 32 + pid // TEAM) * 32  # lines of their own
     polls = 0
     if RESIDENT:
         inner_inside = (k[None, :] < slice_size) & (inner < G * P)
         weights = w_ptr + ((inner // P) * H + inner % P)[:, :, None] * H + n[None, None, :]
         is_weight = (inner_inside & (inner % P < H))[:, :, None] & in_units[None, None, :]
         held = tl.load(weights, mask=is_weight, other=0.0)
+    elif TEAM > 1:
+        team_unit = (pid % programs - member) * BU + line
+        pack_team_columns(w_ptr, packed, line, team_unit, member * slice_size, slice_size, H, P, G)
     elif first == 0:
-        # This program's columns, whole and in one piece, for it alone to read at every step.
-        kw = tl.arange(0, PART)
-        to = packed + kw[:, None] * BU + tl.arange(0, BU)[None, :]
-        for k0 in range(0, G * P, PART):
-            place = (k0 + kw) % P
-            weights = w_ptr + (((k0 + kw) // P) * H + place)[:, None] * H + n[None, :]
-            inner_left = (k0 + kw < G * P)[:, None]
-            columns = tl.load(weights, mask=inner_left & (place < H)[:, None] & in_units[None, :], other=0.0)
-            tl.store(to + k0 * BU, columns, mask=inner_left)
-        tl.debug_barrier()
+        pack_columns(w_ptr, packed, n, in_units, H, P, G, BU)
+    if HELD > 0:
+        kh = tl.arange(0, HELD)
+        held = tl.load(packed + line[:, None] * slice_size + kh[None, :])
+        first_inner = member * slice_size + kh
+        others_first = exchange_ptr + m[None, :] * (G * P) + first_inner[:, None]
+        is_first = in_rows[None, :] & (first_inner < G * P)[:, None]
     for i in range(first, last):
         t = i if REVERSE else T - 1 - i
         before = t + 1 if REVERSE else t - 1
@@ -151,19 +170,37 @@ def backward_kernel(
             if PERSISTENT:
                 polls = wait(counter, i * programs, polls)
             source = others + ((i + 1) & 1) * slot_size
-            product = tl.zeros((SLICES, BB, BU), tl.float32)
-            if RESIDENT:
-                mask = in_rows[None, :, None] & inner_inside[:, None, :]
-                dk = tl.load(source, mask=mask, other=0.0, cache_modifier=".cg")
-                product = tl.dot(dk, held, product, input_precision=PRECISION)
-            else:
-                for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
-                    left = inner + k0 < G * P
-                    mask = in_rows[None, :, None] & left[:, None, :]
+            if TEAM > 1:
+                product = tl.zeros((TEAM * BU, BB), tl.float32)
+                if HELD > 0:  # as in forward
+                    d_first = tl.load(others_first + ((i + 1) & 1) * slot_size, mask=is_first, cache_modifier=".cg")
+                for k0 in tl.range(HELD, slice_size, BK, num_stages=STAGES):
+                    mask = in_rows[None, :]
+                    if G % TEAM != 0:  # the last slice may be longer than what is left
+                        mask = mask & (inner + k0 < G * P)[:, None]
                     dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
-                    wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
-                    product = tl.dot(dk, wk, product, input_precision=PRECISION)
-            owed += _sum_of_slices(product)
+                    product = tl.dot(tl.load(mine + k0), dk, product, input_precision=PRECISION)
+                if HELD > 0:
+                    product = tl.dot(held, tl.where(is_first, d_first, 0.0), product, input_precision=PRECISION)
+                tl.store(own_sums, tl.trans(product))
+                arrive(team_counter)
+                polls = wait(team_counter, i * TEAM, polls)
+                for other in tl.static_range(TEAM):
+                    owed += tl.load(sums_for_own + other * (BB * TEAM * BU), cache_modifier=".cg")
+            else:
+                product = tl.zeros((SLICES, BB, BU), tl.float32)
+                if RESIDENT:
+                    mask = in_rows[None, :, None] & inner_inside[:, None, :]
+                    dk = tl.load(source, mask=mask, other=0.0, cache_modifier=".cg")
+                    product = tl.dot(dk, held, product, input_precision=PRECISION)
+                else:
+                    for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
+                        left = inner + k0 < G * P
+                        mask = in_rows[None, :, None] & left[:, None, :]
+                        dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
+                        wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
+                        product = tl.dot(dk, wk, product, input_precision=PRECISION)
+                owed += _sum_of_slices(product)
         now = tl.where(active, owed + dy, 0.0)
         if PERSISTENT:
             now = tl.where(polls < PATIENCE, now, float("nan"))

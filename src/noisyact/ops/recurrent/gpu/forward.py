@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_values, lstm_values, per_unit, tanh
+from noisyact.ops.recurrent.gpu.packing import pack_lines
 from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 
 __all__ = ["forward_kernel"]
@@ -30,8 +31,8 @@ def forward_kernel(
     KEEP: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, HELD: tl.constexpr, RESIDENT: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Steps first to last - 1 in the order of the recurrence.
 
@@ -92,15 +93,12 @@ def forward_kernel(
         weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
     elif first == 0:
-        # This program's lines, whole and aligned, for it alone to read at every step.
-        kw = tl.arange(0, 128)
-        weights = w_ptr + (gate * H + unit)[:, None] * H + kw[None, :]
-        to = packed + line[:, None] * P + kw[None, :]
-        is_line = ((gate < G) & (unit < H))[:, None]
-        for k0 in range(0, P, 128):
-            row_of_weights = tl.load(weights + k0, mask=is_line & (k0 + kw < H)[None, :], other=0.0)
-            tl.store(to + k0, row_of_weights, mask=(k0 + kw < P)[None, :])
-        tl.debug_barrier()
+        pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
+    if HELD > 0:
+        # The first part of the product's inner dimension, whose weights stay in shared memory.
+        kh = tl.arange(0, HELD)
+        held = tl.load(packed + line[:, None] * P + kh[None, :])
+        others_first = exchange_ptr + m[None, :] * P + kh[:, None]
     if HAS_STATE and PERSISTENT:
         tl.store(own + slot_size, h.to(dtype))
         arrive(counter)
@@ -134,13 +132,20 @@ def forward_kernel(
                 hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
                 product = tl.dot(hk, held, product, input_precision=PRECISION)
             else:
-                for k0 in tl.range(0, P, BK, num_stages=STAGES):
+                if HELD > 0:
+                    h_first = tl.load(others_first + ((i + 1) & 1) * slot_size, mask=in_batch, cache_modifier=".cg")
+                for k0 in tl.range(HELD, P, BK, num_stages=STAGES):
                     hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
                     wk = tl.load(mine + k0)
                     if LINES_FIRST:
                         product = tl.dot(wk, hk, product, input_precision=PRECISION)
                     else:
                         product = tl.dot(hk, wk, product, input_precision=PRECISION)
+                if HELD > 0:
+                    # Zeros are put in here, not by the load: else the compiler gives these numbers shared memory of
+                    # their own already before the loop, when there is no room.
+                    h_first = tl.where(in_batch, h_first, 0.0)
+                    product = tl.dot(held, h_first, product, input_precision=PRECISION)
         if LINES_FIRST:
             product = tl.trans(product)
         if GP == 4:

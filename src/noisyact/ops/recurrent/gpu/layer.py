@@ -59,12 +59,13 @@ def _launcher(
     kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, dtypes: tuple,
     flags: tuple[tuple[str, bool], ...],
 ) -> Launcher:  # fmt: skip
+    held = 0 if precision == "ieee" and dtypes[0] == torch.float32 else cut.held  # there only tensor cores read it
     constants = functions(kind, state, gate, hard, draw) | dict(flags) | {
-        "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "RESIDENT": cut.resident,
-        "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
+        "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "HELD": held,
+        "RESIDENT": cut.resident, "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
     }  # fmt: skip
     if kernel is backward_kernel:
-        constants["SLICES"] = cut.slices
+        constants |= {"SLICES": cut.slices, "TEAM": cut.team}
     if cut.persistent:
         constants["launch_cooperative_grid"] = True
     return Launcher(kernel, constants)
@@ -100,9 +101,13 @@ class Room(NamedTuple):
     exchange: Tensor
 
 
-def _exchanges(like: Tensor, layers: int, slot: int, blocks: int) -> Tensor:
-    """Zeros: for each layer two slots, behind them a counter of 32 bits for each block of the batch, and for all."""
-    size = 2 * slot + math.ceil(4 * (blocks + 1) / like.element_size())
+def _exchanges(like: Tensor, layers: int, slot: int, blocks: int, teams: int = 0) -> Tensor:
+    """Zeros: for each layer two slots, behind them counters of 32 bits.
+
+    One for each block of the batch, one for all, and one for each team in a line of 128 bytes of its own.
+    """
+    counters = (2 + blocks // 32 + teams) * 32 if teams else blocks + 1
+    size = 2 * slot + math.ceil(4 * counters / like.element_size())
     return like.new_zeros(layers, -(-size // 64) * 64)  # each begins at a multiple of 128 bytes
 
 
@@ -124,7 +129,8 @@ def backward_rooms(kind: str, like: Tensor, layers: int, batch: int, hidden: int
     count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
     sums = torch.empty(layers, blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
     out = like.new_empty(layers, (count + 2 * gates) * hidden)
-    exchanges = _exchanges(like, layers, blocks * cut.rows * gates * padded_size(hidden, cut), blocks)
+    teams = blocks * cut.programs(hidden) // cut.team if cut.team > 1 else 0
+    exchanges = _exchanges(like, layers, blocks * cut.rows * gates * padded_size(hidden, cut), blocks, teams)
     return list(map(Room, sums.unbind(), out.unbind(), exchanges.unbind()))
 
 
@@ -188,7 +194,13 @@ def layer_backward(
     wide = 4 if gates > 1 else 1
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
     sums, out, exchange = room
-    packed = None if cut.resident else y.new_empty(programs * blocks * cut.units * gates * padded)
+    inner = slice_size(kind, padded, cut)
+    packed = None
+    if cut.team > 1:  # behind the weights the team's sums, in float32
+        lines = programs * blocks * cut.team * cut.units
+        packed = y.new_empty(lines * (inner + cut.rows * 4 // y.element_size()))
+    elif not cut.resident:
+        packed = y.new_empty(programs * blocks * cut.units * gates * padded)
     dgates = y.new_empty(y.shape[0], (6 if kind == "gru" else gates) * hidden)
     state_dtype = y.dtype if cut.persistent else torch.float32
     dh0 = dc0 = None
@@ -210,7 +222,7 @@ def layer_backward(
             (programs * blocks,),
             (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
              dgates, dh0, dc0, sums, out, exchange, _alarm()),
-            (first, last, steps, batch, hidden, padded, slice_size(kind, padded, cut), programs),
+            (first, last, steps, batch, hidden, padded, inner, programs),
         )  # fmt: skip
 
     if cut.persistent:

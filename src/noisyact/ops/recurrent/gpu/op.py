@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, processors
+from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, processors, shared_memory
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.ops.triton import on
 
@@ -84,7 +84,8 @@ def forward(
     from noisyact.ops.recurrent.gpu import layer as launches
 
     kind, batch, hidden, count = call.kind, call.batch, flat[1].shape[1], len(flat) // _TENSORS
-    plan = forward_plan(kind, batch, hidden, x.element_size(), processors(x.device))
+    device = x.device
+    plan = forward_plan(kind, batch, hidden, x.element_size(), processors(device), shared_memory(device))
     rows, kept = launches.Rows(call.steps, batch, call.offsets), []
     launches.check_alarm()
     with on(x.device), launches.products_as_cudnn():
@@ -110,7 +111,8 @@ def backward(
     from noisyact.ops.recurrent.gpu import layer as launches
 
     kind, batch, hidden, count = call.kind, call.batch, flat[1].shape[1], len(flat) // _TENSORS
-    plan = backward_plan(kind, batch, hidden, x.element_size(), processors(x.device))
+    device = x.device
+    plan = backward_plan(kind, batch, hidden, x.element_size(), processors(device), shared_memory(device))
     rows, states = launches.Rows(call.steps, batch, call.offsets), []
     gradients: list[Tensor | None] = []
     launches.check_alarm()

@@ -9,10 +9,13 @@ import torch
 
 from noisyact.ops.recurrent.reference import GATES
 
-__all__ = ["Plan", "backward_plan", "forward_plan", "padded_size", "processors", "slice_size"]
+__all__ = ["Plan", "backward_plan", "forward_plan", "padded_size", "processors", "shared_memory", "slice_size"]
 
 _RESIDENT = 256
 """Up to this many units the recurrent weights stay in registers."""
+_HELD = {"forward": 0, "backward": 0}
+"""Beyond, so many bytes of each line of a program's weights stay in shared memory, or what there is room for: a power
+of two, or 0."""
 
 
 class Plan(NamedTuple):
@@ -33,18 +36,22 @@ class Plan(NamedTuple):
     warps: int
     slices: int = 1
     """In backward: parts of the inner dimension that different warps take, added up at the end."""
+    team: int = 1
+    """In backward: programs that share out the inner dimension and exchange sums, each for the units of all of them."""
+    held: int = 0
+    """How much of the inner dimension has its weights in shared memory; the rest is loaded at every step."""
 
     def programs(self, hidden: int) -> int:
         """Programs for a block of the batch."""
-        return -(-hidden // self.units)
+        return -(-hidden // (self.units * self.team)) * self.team
 
     def blocks(self, batch: int) -> int:
         """Blocks of the batch, which never wait for each other."""
         return -(-batch // self.rows)
 
 
-# Rows, units, depth in bytes, stages and warps of a program, the fastest first as measured on an H200; the first that
-# fits the device is taken. Small programs are fast as long as there are processors for them.
+# Rows, units, depth in bytes, stages and warps of a program, and its team; the fastest first as measured on an H200.
+# The first that fits the device is taken. Small programs are fast as long as there are processors for them.
 _FORWARD_RESIDENT = ((16, 8, 0, 3, 4), (32, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8), (64, 16, 0, 3, 8))
 _FORWARD_16_BITS = (
     (16, 16, 256, 4, 4),
@@ -55,32 +62,60 @@ _FORWARD_16_BITS = (
 )
 _FORWARD = ((16, 16, 256, 4, 4), (32, 16, 256, 4, 4), (64, 16, 128, 4, 8), (32, 32, 128, 3, 8), (64, 32, 128, 3, 8))
 _BACKWARD_RESIDENT = ((16, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8), (32, 32, 0, 3, 8))
-_BACKWARD = ((16, 16, 128, 3, 8), (32, 16, 128, 3, 8), (16, 32, 128, 3, 8), (32, 32, 128, 2, 8))
+_BACKWARD = (
+    (16, 16, 256, 4, 8, 4),
+    (32, 16, 256, 4, 8, 4),
+    (64, 16, 256, 3, 8, 4),
+    (16, 32, 128, 3, 8),
+    (32, 32, 128, 2, 8),
+)
 
 
 @functools.lru_cache(maxsize=1024)
-def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
-    """The cut of the forward pass; `size` is that of a number in bytes."""
+def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int, shared: int = 0) -> Plan:
+    """The cut of the forward pass; `size` is that of a number in bytes, `shared` the shared memory of a program."""
     resident = hidden <= _RESIDENT
     cuts = _FORWARD_RESIDENT if resident else _FORWARD if size == 4 else _FORWARD_16_BITS
     plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
-    return plan._replace(resident=True, depth=_power_of_two(hidden)) if resident else plan
+    if resident:
+        return plan._replace(resident=True, depth=_power_of_two(hidden))
+    lines = plan.units * 4 if GATES[kind] > 1 else 0
+    return _holding(plan, _HELD["forward"], padded_size(hidden, plan), lines, size, shared)
 
 
 @functools.lru_cache(maxsize=1024)
-def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
+def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int, shared: int = 0) -> Plan:
     """The cut of the backward pass."""
     resident = hidden <= _RESIDENT
     plan = _first_that_fits(_BACKWARD_RESIDENT if resident else _BACKWARD, batch, hidden, size, device_processors)
-    plan = plan._replace(slices=plan.warps, resident=resident)
-    return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan))) if resident else plan
+    plan = plan._replace(slices=plan.warps if plan.team == 1 else 1, resident=resident)
+    inner = slice_size(kind, padded_size(hidden, plan), plan)
+    if resident:
+        return plan._replace(depth=_power_of_two(inner))
+    lines = plan.units * plan.team if plan.team > 1 else 0
+    return _holding(plan, _HELD["backward"], inner, lines, size, shared)
+
+
+def _holding(plan: Plan, most: int, inner: int, lines: int, size: int, shared: int) -> Plan:
+    """The plan with weights held, as far as the memory reaches beside the loads in flight.
+
+    What they are multiplied with is in registers during these loads, at most 256 bytes of a thread; then it takes their
+    place.
+    """
+    held, loads = most // size, plan.stages * (lines + plan.rows) * plan.depth * size
+    taken = min(loads, plan.warps * 32 * 256)
+    while held > inner or lines * held * size > shared - loads or plan.rows * held * size > taken:
+        held //= 2
+        if held < plan.depth:
+            return plan
+    return plan._replace(held=held) if plan.persistent and lines >= 64 and held >= plan.depth else plan
 
 
 def _first_that_fits(
     cuts: tuple[tuple[int, ...], ...], batch: int, hidden: int, size: int, device_processors: int
 ) -> Plan:
-    for rows, units, depth, stages, warps in cuts:
-        plan = Plan(True, rows, units, depth // size, False, stages, warps)
+    for rows, units, depth, stages, warps, *team in cuts:
+        plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, *team)
         if (rows == 16 or rows < 2 * batch) and plan.programs(hidden) * plan.blocks(batch) <= device_processors:
             return plan
     return Plan(False, 32, 16, 128 // size, False, 3, 8)
@@ -88,14 +123,14 @@ def _first_that_fits(
 
 def padded_size(hidden: int, plan: Plan) -> int:
     """Units with the zeros that fill up the exchange and the weights: whole programs, whole parts of the product."""
-    multiple = max(16, plan.units) if plan.resident else max(plan.depth, plan.units)
+    multiple = max(16, plan.units) if plan.resident else max(plan.depth, plan.units * plan.team)
     return -(-hidden // multiple) * multiple
 
 
 def slice_size(kind: str, padded: int, plan: Plan) -> int:
     """The length of a slice of backward's inner dimension, which is all gates of all units."""
     multiple = 16 if plan.resident else plan.depth
-    return -(-GATES[kind] * padded // (plan.slices * multiple)) * multiple
+    return -(-GATES[kind] * padded // (plan.slices * plan.team * multiple)) * multiple
 
 
 def _power_of_two(number: int) -> int:
@@ -109,3 +144,9 @@ def processors(device: torch.device) -> int:
         return 0
     properties = torch.cuda.get_device_properties(device)
     return properties.multi_processor_count if properties.major >= 8 else 0
+
+
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """How many bytes of it one program can have."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 0
