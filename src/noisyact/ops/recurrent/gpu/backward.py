@@ -5,9 +5,9 @@ large layer these would be more to read than its weights. So programs next to ea
 slice of them for the units of all, and they exchange the sums. These need one place only: a program writes there again
 after all programs have told that they are a step further.
 
-All that does not depend on the gradients (the functions' values and slopes, with their noise drawn again) is computed
-before the wait, so that after it there is one multiplication for each gate. The gradients of p and of the biases are
-added up in registers over all steps and written once.
+All that does not depend on the gradients is done while waiting for others: the noise is drawn again before the first
+wait, the functions' values and slopes are computed before the last, so that after it there is one multiplication for
+each gate. The gradients of p and of the biases are added up in registers over all steps and written once.
 """
 
 from __future__ import annotations
@@ -147,10 +147,6 @@ def backward_kernel(
             a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
             a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
             a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32)
-            to_c, to0, to1, to2, to3, gf, top0, top1, top2, top3, top4 = lstm_factors(
-                a0, a1, a2, a3, c_before, c_now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
-                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
-            )  # fmt: skip
         elif KIND == GRU:
             q = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
             h_before = tl.load(y_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
@@ -158,19 +154,11 @@ def backward_kernel(
                 h_before += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
             a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
             a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
-            to0, to1, to2, to3, z, top0, top1, top2 = gru_factors(
-                a0, a1, a2, q, h_before, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
-                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
-            )  # fmt: skip
-        else:
-            _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
 
-        owed = dh
-        if i > 0:
-            if PERSISTENT:
+        if TEAM > 1:
+            if i > 0:
                 polls = wait(counter, i * programs, polls)
-            source = others + ((i + 1) & 1) * slot_size
-            if TEAM > 1:
+                source = others + ((i + 1) & 1) * slot_size
                 product = tl.zeros((TEAM * BU, BB), tl.float32)
                 if HELD > 0:  # as in forward
                     d_first = tl.load(others_first + ((i + 1) & 1) * slot_size, mask=is_first, cache_modifier=".cg")
@@ -184,10 +172,30 @@ def backward_kernel(
                     product = tl.dot(held, tl.where(is_first, d_first, 0.0), product, input_precision=PRECISION)
                 tl.store(own_sums, tl.trans(product))
                 arrive(team_counter)
+
+        if KIND == LSTM:
+            to_c, to0, to1, to2, to3, gf, top0, top1, top2, top3, top4 = lstm_factors(
+                a0, a1, a2, a3, c_before, c_now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
+                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+            )  # fmt: skip
+        elif KIND == GRU:
+            to0, to1, to2, to3, z, top0, top1, top2 = gru_factors(
+                a0, a1, a2, q, h_before, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
+                GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
+            )  # fmt: skip
+        else:
+            _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+
+        owed = dh
+        if i > 0:
+            if TEAM > 1:
                 polls = wait(team_counter, i * TEAM, polls)
                 for other in tl.static_range(TEAM):
                     owed += tl.load(sums_for_own + other * (BB * TEAM * BU), cache_modifier=".cg")
             else:
+                if PERSISTENT:
+                    polls = wait(counter, i * programs, polls)
+                source = others + ((i + 1) & 1) * slot_size
                 product = tl.zeros((SLICES, BB, BU), tl.float32)
                 if RESIDENT:
                     mask = in_rows[None, :, None] & inner_inside[:, None, :]
