@@ -9,20 +9,19 @@ the controller with zeros; keys and what is added to the memory are in [-1, 1]; 
 is limited to [-20, 20], which bounds strengths and powers. So no stage overflows, and no gradient divides by zero.
 
 A step is some 40 small operations, and 110 in backward. All of it that has no weights is one function of three tensors,
-`turn`, of which torch.compile makes 26 kernels for a GPU: one graph for all steps of all machines of a size.
+`turn`; on a GPU that is one kernel, and another in backward (ntm_kernels.py).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact.ops import triton
 
 __all__ = ["NTM", "content", "interpolate", "sharpen", "shift", "turn", "write"]
 
@@ -47,18 +46,11 @@ def content(key: Tensor, strength: Tensor, memory: Tensor) -> Tensor:
     tensor([[[0.5761, 0.2119, 0.2119]]])
     """
     scale = strength * _inverse_norm(key).unsqueeze(2) * _inverse_norm(memory).unsqueeze(1)
-    return torch.softmax(scale * _product(key, memory.transpose(1, 2)), dim=2)
+    return torch.softmax(scale * (key @ memory.transpose(1, 2)), dim=2)
 
 
 def _inverse_norm(vectors: Tensor) -> Tensor:
     return torch.rsqrt(vectors.square().sum(dim=2) + 1e-6)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b. The compiler fuses a sum of products with what is around it; one of matrices is a kernel of its own."""
-    if torch.compiler.is_compiling():
-        return (a.unsqueeze(3) * b.unsqueeze(1)).sum(dim=2)
-    return a @ b
 
 
 def interpolate(gate: Tensor, found: Tensor, before: Tensor) -> Tensor:
@@ -105,7 +97,7 @@ def write(memory: Tensor, weighting: Tensor, erase: Tensor, add: Tensor) -> Tens
     """
     for kept in (1.0 - weighting.unsqueeze(3) * erase.unsqueeze(2)).unbind(1):
         memory = memory * kept
-    return memory + _product(weighting.transpose(1, 2), add)
+    return memory + weighting.transpose(1, 2) @ add
 
 
 def turn(told: Tensor, memory: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -128,16 +120,7 @@ def turn(told: Tensor, memory: Tensor, before: Tensor) -> tuple[Tensor, Tensor, 
     weighting = interpolate(torch.sigmoid(gate), content(key, strength, memory), before)
     weighting = sharpen(shift(weighting, torch.softmax(by, dim=2)), 1.0 + power)
     reading, writing = weighting.chunk(2, dim=1)
-    return _product(reading, memory).flatten(1), write(memory, writing, torch.sigmoid(erase), add), weighting
-
-
-@functools.cache
-def _compiled_turn() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    import torch._inductor.config as inductor
-
-    # Kernels chosen by measuring them may be others in a run that is resumed, and with them the last bits.
-    options: Any = {"deterministic": True} if hasattr(inductor, "deterministic") else {}  # torch 2.9 has it not
-    return torch.compile(turn, fullgraph=True, dynamic=False, options=options)
+    return (reading @ memory).flatten(1), write(memory, writing, torch.sigmoid(erase), add), weighting
 
 
 class NTM(nn.Module):
@@ -154,7 +137,7 @@ class NTM(nn.Module):
         hard: hard functions in the controller.
         noise: scheme of the controller's tanhs, None for none.
         gate_noise: of its sigmoids.
-        compiled: in training, what the heads do is compiled. The first step then takes a minute or less.
+        fused: on a GPU what the heads do in a step is one kernel.
 
     >>> machine = NTM(8, 6, hidden=32, heads=1, rows=16, width=10, noise=na.NAN(clip=True))
     >>> machine(torch.rand(12, 5, 8), answer=3).shape
@@ -164,10 +147,10 @@ class NTM(nn.Module):
     def __init__(
         self, inputs: int, outputs: int, *, hidden: int, heads: int, rows: int, width: int,
         controller: str = "feedforward", hard: bool = True, noise: na.Scheme | None = None,
-        gate_noise: na.Scheme | None = None, compiled: bool = False,
+        gate_noise: na.Scheme | None = None, fused: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.heads, self.rows, self.width, self.compiled = heads, rows, width, compiled
+        self.heads, self.rows, self.width, self.fused = heads, rows, width, fused
         reads, address = heads * width, width + 3 + SHIFTS
         self.to_heads = nn.Linear(hidden, 2 * heads * address + 2 * heads * width)
         self.output = nn.Linear(hidden + reads, outputs)
@@ -188,10 +171,7 @@ class NTM(nn.Module):
         weighting = x.new_zeros(batch, 2 * self.heads, self.rows)
         weighting[:, :, 0].fill_(1.0)
         reads = x.new_zeros(batch, self.heads * self.width)
-        compiled = self.compiled and self.training
-        heads = _compiled_turn() if compiled else turn
-        for start in (memory, weighting):
-            start.requires_grad_(compiled)  # as in all later steps, so that one graph serves the first one too
+        heads = _turn_on(x.device) if self.fused else turn
         controller = self.controller.start(x)
         seen = []
         for step in range(len(x)):
@@ -200,6 +180,14 @@ class NTM(nn.Module):
             if step >= len(x) - answer:
                 seen.append(torch.cat([h, reads], dim=1))
         return self.output(torch.stack(seen))
+
+
+def _turn_on(device: torch.device) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    if triton.obstacle(device) is not None:
+        return turn
+    from noisyact.experiments import ntm_kernels
+
+    return ntm_kernels.turn
 
 
 Controller = Callable[[int, Tensor], Tensor]

@@ -28,7 +28,6 @@ import noisyact as na
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.ntm import NTM
-from noisyact.ops import triton
 
 __all__ = ["RECALL", "Recall", "Settings", "sequences"]
 
@@ -80,8 +79,8 @@ class Settings:
     """Outputs of the tanhs are clipped to [-1, 1], as in the authors' code of the paper's time."""
     gate_clip: bool = False
     """Outputs of the sigmoids are clipped to [0, 1]; not so in the authors' code."""
-    compiled: bool = True
-    """On a GPU what the heads do in training is compiled, which takes the first update up to a minute."""
+    fused: bool = True
+    """On a GPU what the heads do in a step is one kernel."""
 
 
 def sequences(
@@ -132,7 +131,7 @@ class Recall:
         self.model = NTM(
             settings.bits + _DELIMITERS, settings.bits, hidden=settings.hidden, heads=settings.heads,
             rows=settings.rows, width=settings.width, controller=settings.controller, hard=settings.hard, noise=noise,
-            gate_noise=gate_noise, compiled=settings.compiled and triton.obstacle(device) is None,
+            gate_noise=gate_noise, fused=settings.fused,
         ).to(device)  # fmt: skip
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), settings.learning_rate, (0.9, settings.squares_decay), fused=True,
