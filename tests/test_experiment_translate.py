@@ -1,11 +1,13 @@
 """Translation learns a small language, resumes exactly, stops early, and speaks from its checkpoint."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from noisyact.data.packed import PackedCorpus
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.translate import TRANSLATE, Translate
 from noisyact.experiments.translate_text import translate_text
@@ -142,6 +144,29 @@ def test_bleu_has_its_signature():
     found = bleu(["the cat sat on the mat"], ["the cat sat on a mat"], "none")
     assert found.score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-4)
     assert found.signature.startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:")
+
+
+def test_the_corpus_is_packed_by_a_command(backwards, tmp_path):
+    def said(*arguments):
+        answer = CliRunner().invoke(app, list(map(str, arguments)))
+        return answer.exit_code, answer.stdout, answer.stderr
+
+    prepare = ("data", "prepare", "translate", "--preset", "smoke", "--set")
+    code, text, _ = said(*prepare, "words=20")
+    assert code == 0
+    assert "train: 400 pairs; left out: 0 empty, 0 too long" in text
+    path = Path(text.splitlines()[-1])
+    assert path.name == "multi30k-20-words-50-long.npz"
+    assert len(PackedCorpus.read(path).test) == 20
+    for arguments, message in (
+        (("data", "prepare", "mnist"), "experiment 'mnist' is unknown; allowed are translate"),
+        ((*prepare, "corpus=wmt"), "corpus='wmt': allowed are"),
+        (("translate", "--checkpoint", tmp_path, "one", "--file", tmp_path / "x"), "give either sentences or a file"),
+        (("translate", "--checkpoint", tmp_path, "one"), "neither the folder of a run"),
+    ):
+        code, _, text = said(*arguments)
+        assert code == 2
+        assert message in text
 
 
 def test_the_papers_numbers_are_of_results(backwards):

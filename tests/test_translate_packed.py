@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from noisyact.data import moses
 from noisyact.data.locate import Missing
@@ -12,6 +13,7 @@ from noisyact.experiments import scores, translate_scores
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.translate import TRANSLATE, TRANSLATIONS, Translate
 from noisyact.experiments.translator import PLAIN, Translator
+from noisyact_cli.app import app
 from parallel_cases import packed_backwards  # noqa: F401
 
 pytest.importorskip("sacrebleu")
@@ -64,6 +66,11 @@ def test_plain_text_is_scored_elsewhere(tmp_path):
     assert "tok:13a" in after["scored"]["sacrebleu"]
     with pytest.raises(ValueError, match=f"has no table '{TRANSLATIONS}'"):
         translate_scores.add_scores(two)
+    answer = CliRunner().invoke(app, ["score", "translate", str(one)])
+    assert (answer.exit_code, answer.stdout) == (0, f"{one}: {PLAIN} 51.34\n")
+    assert json.loads((one / "result.json").read_text()) == after
+    answer = CliRunner().invoke(app, ["score", "mnist", str(one)])
+    assert (answer.exit_code, "allowed are caption, translate" in answer.output) == (2, True)
 
 
 @pytest.mark.gpu

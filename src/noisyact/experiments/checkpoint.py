@@ -89,7 +89,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def _checksum(state: dict[str, Any], tensors: bytes) -> str:
     """Of both files, by what they hold: JSON that is read and written again is the same text."""
-    return hashlib.sha256(tensors + json.dumps(state).encode()).hexdigest()
+    found = hashlib.sha256(tensors)  # not a sum of bytes: tensors may have gigabytes
+    found.update(json.dumps(state).encode())
+    return found.hexdigest()
 
 
 def _all(folder: Path) -> list[Path]:

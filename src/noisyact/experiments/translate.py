@@ -18,7 +18,7 @@ pairs of the first 6 shards, whose packed file has 39 MB, and 12,000 updates, th
 The table says of every run that it is not the preset's::
 
     noisyact data prepare translate --preset paper --set shards=6
-    noisyact reproduce translate --preset paper --set shards=6 --set updates=12000 --set evaluate_every=1000
+    noisyact reproduce translate --preset paper --set shards=6 --set updates=12000 --set evaluate_every=2000
 
 The packed file is all that a machine needs to train, in packed/ of the folder that NOISYACT_DATA names.
 
