@@ -42,8 +42,10 @@ def pack_team_columns(w_ptr, packed, line, columns, start, slice_size, H, P, G: 
     to = packed + line[None, :] * slice_size + k[:, None]
     for k0 in range(0, slice_size, 128):
         inner = start + k0 + k
-        place = inner % P
-        weights = w_ptr + ((inner // P) * H + place)[:, None] * H + columns[None, :]
-        is_weight = ((k0 + k < slice_size) & (inner < G * P) & (place < H))[:, None] & (columns < H)[None, :]
+        gate = inner * 0
+        for after in tl.static_range(1, G):  # a division of every number would take longer than the copy
+            gate += (inner >= after * P).to(tl.int32)
+        weights = w_ptr + (inner - gate * (P - H))[:, None] * H + columns[None, :]
+        is_weight = ((k0 + k < slice_size) & (inner - gate * P < H))[:, None] & (columns < H)[None, :]
         tl.store(to + k0, tl.load(weights, mask=is_weight, other=0.0), mask=(k0 + k < slice_size)[:, None])
     tl.debug_barrier()
