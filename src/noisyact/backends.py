@@ -28,33 +28,41 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, p
     Args:
         xi: the noise is given, not a seed.
     """
-    for name, obstacle in _obstacles(device, dtype, hard, projection, xi).items():
-        if backend == name and obstacle is not None:
-            raise RuntimeError(f"backend={name!r} cannot run this: {obstacle}")
-        if backend in (name, "auto") and obstacle is None:
-            return name
+    name = _of_device(device) if backend == "auto" else backend
+    if name == "reference":
+        return name
+    obstacle = _obstacle(name, device, dtype, hard, projection, xi)
+    if obstacle is None:
+        return name
+    if backend != "auto":
+        raise RuntimeError(f"backend={name!r} cannot run this: {obstacle}")
     return "reference"
 
 
-def _obstacles(
-    device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool
-) -> dict[str, str | None]:
-    """Why each kernel cannot run; None for one that can."""
-    both = None
-    if dtype == torch.float64:
-        both = "the kernel computes in float32, the input is float64"
-    elif projection:
-        both = "proj_size > 0: the kernel has no projection"
-    elif xi:
-        both = "xi is given, and the kernel takes a seed"
-    on_cpu = both
-    if device.type == "cpu" and not _kernels_present():
-        on_cpu = _why_no_kernels()
+def _of_device(device: torch.device) -> str:
+    """The kernel that there is for a device."""
+    return "cpu" if device.type == "cpu" else "triton"
+
+
+def _obstacle(
+    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool
+) -> str | None:
+    """Why a kernel cannot run; None if it can."""
+    if name == "triton":
+        why = triton.obstacle(device)
     elif device.type != "cpu":
-        on_cpu = f"the input is on {device}, the kernel runs on a CPU"
-    elif on_cpu is None and not hard:
-        on_cpu = "hard=False: the kernel has the hard functions alone"
-    return {"cpu": on_cpu, "triton": triton.obstacle(device) or both}
+        why = f"the input is on {device}, the kernel runs on a CPU"
+    else:
+        why = None if _kernels_present() else _why_no_kernels()
+    if why is not None:
+        return why
+    if dtype == torch.float64:
+        return "the kernel computes in float32, the input is float64"
+    if projection:
+        return "proj_size > 0: the kernel has no projection"
+    if xi:
+        return "xi is given, and the kernel takes a seed"
+    return "hard=False: the kernel has the hard functions alone" if name == "cpu" and not hard else None
 
 
 @constant
@@ -99,7 +107,7 @@ def _path(module: Any) -> str:
         return "the C kernel"
     if path == "triton":
         return "the Triton kernels" + ("" if isinstance(module, torch.nn.RNNCellBase) else _launches(weight.device))
-    why = _obstacles(*arguments)["triton" if weight.device.type == "cuda" else "cpu"]
+    why = _obstacle(_of_device(weight.device), *arguments)
     return "torch operations, a step at a time: " + (why or "backend='reference'")
 
 
