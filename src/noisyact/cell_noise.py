@@ -97,7 +97,8 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
     drawn = training or noise.eval_noise == "sample"
     off = not drawn and noise.eval_noise == "hard"
     state, gate = (None, None) if off else (noise.state, noise.gate)
-    return CellNoise(state, gate, noise.scale, noise.scale_of_gates(), hard), drawn
+    scale = noise.scale
+    return CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard), drawn  # pyright: ignore[reportArgumentType]
 
 
 def fresh_seeds(drawn: bool, like: Tensor, count: int) -> Sequence[Tensor | None]:

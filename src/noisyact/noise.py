@@ -133,8 +133,9 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
 
 
 def _random_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
-    where = device if generator is None else generator.device
-    return torch.randint(2**63 - 1, shape, dtype=torch.int64, device=where, generator=generator).to(device)
+    if generator is None:
+        return torch.randint(2**63 - 1, shape, dtype=torch.int64, device=device)
+    return torch.randint(2**63 - 1, shape, dtype=torch.int64, device=generator.device, generator=generator).to(device)
 
 
 def _rank_seed(seed: Tensor) -> Tensor:
