@@ -17,6 +17,9 @@ from triton import knobs
 __all__ = ["Launcher"]
 
 
+_LOW_BITS = (15).__and__  # of what is not an int: NotImplemented
+
+
 class Launcher:
     """A kernel with the constants it is compiled for; its arguments are tensors (or floats, or None), then numbers.
 
@@ -40,7 +43,7 @@ class Launcher:
         # What Triton compiles for besides the dtypes: which addresses and numbers are multiples of 16, which numbers
         # are 1 or long, and the device.
         device = torch.cuda.current_device() if self._compiled else None
-        key = (device, _kinds(numbers), *[a & 15 if isinstance(a, int) else type(a) for a in addresses])
+        key = (device, _kinds(numbers), *map(_LOW_BITS, addresses))
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._kernel[grid](*tensors, *numbers, **self._constants)
