@@ -76,15 +76,16 @@ class NoisyRecurrent(nn.RNNBase):
                 f"input.to({dtype}) or model.to({x.dtype})"
             )
         h, c = self._first_state(x, sizes, hx, packed)
-        noise, drawn = noise_in_force(self.noise, self.training, self.hard, x)
-        if self.backend == "auto" and not self.hard and self.noise is None:
+        noise = self.noise
+        if self.backend == "auto" and not self.hard and noise is None:
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
-            y, h_n, c_n = self._layers(x, sizes, h, c, noise, drawn)
-        return self._finish(y, h_n, c_n, packed, sizes, unbatched)
+            p = {} if noise is None else noise._parameters
+            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x))
+        return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
-        """The input as rows, [rows, input], with the number of rows at each step."""
+        """The input, [steps, batch, input] or, packed, [rows, input], with the number of rows at each step."""
         if isinstance(input, PackedSequence):
             self.check_input(input.data, input.batch_sizes)
             return input.data, input.batch_sizes.tolist(), False, hx
@@ -109,7 +110,7 @@ class NoisyRecurrent(nn.RNNBase):
                 raise RuntimeError(f"For unbatched 2-D input, hx should be 2-D but got {wrong[0]}-D")
             states = tuple(s.unsqueeze(1) if isinstance(s, Tensor) else s for s in states)
             hx = states if isinstance(hx, (tuple, list)) else states[0]
-        return x.reshape(-1, x.shape[2]), [x.shape[1]] * x.shape[0], unbatched, hx
+        return x, [x.shape[1]] * x.shape[0], unbatched, hx
 
     def _first_state(
         self, x: Tensor, sizes: list[int], hx: Any, packed: PackedSequence | None
@@ -133,19 +134,25 @@ class NoisyRecurrent(nn.RNNBase):
         return states[0], states[1] if self.kind == "lstm" else None
 
     def _weights(self, suffix: str) -> dict[str, Tensor | None]:
-        long = {"w_ih": "weight_ih", "w_hh": "weight_hh", "b_ih": "bias_ih", "b_hh": "bias_hh", "w_hr": "weight_hr"}
-        return {short: self._parameters.get(f"{name}_{suffix}") for short, name in long.items()}
+        own = self._parameters
+        return {
+            "w_ih": own.get("weight_ih_" + suffix), "w_hh": own.get("weight_hh_" + suffix),
+            "b_ih": own.get("bias_ih_" + suffix), "b_hh": own.get("bias_hh_" + suffix),
+            "w_hr": own.get("weight_hr_" + suffix),
+        }  # fmt: skip
 
     def _layers(
-        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, noise: CellNoise, drawn: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, p_by_name: dict[str, Any],
+        noise: CellNoise, drawn: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         last_h, last_c, suffixes = [], [], self._suffixes()
         weights = [self._weights(suffix) for suffix in suffixes]
-        p = [None if self.noise is None else self.noise._parameters.get(f"p_{suffix}") for suffix in suffixes]
+        p = [p_by_name.get("p_" + suffix) for suffix in suffixes]
         seeds = fresh_seeds(drawn, x, len(suffixes))
         directions = 2 if self.bidirectional else 1
         dropout = self.dropout if self.training else 0.0
         together = self.num_layers if directions == 1 and not dropout else 1
+        x = x.contiguous() if directions == 2 else x  # once for both
         for first in range(0, len(suffixes), together * directions):
             outputs = []
             for direction in range(directions):
@@ -157,7 +164,7 @@ class NoisyRecurrent(nn.RNNBase):
                 outputs.append(y)
                 last_h.append(h_n)
                 last_c.append(c_n)
-            x = outputs[0] if directions == 1 else torch.cat(outputs, dim=1)
+            x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
             if dropout and first + directions < len(suffixes):
                 x = F.dropout(x, dropout)
         return x, _together(last_h), _together(last_c) if self.kind == "lstm" else None
@@ -174,26 +181,22 @@ class NoisyRecurrent(nn.RNNBase):
         state = h if c is None else (h, c)
         shared = (self._flat_weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
         if sizes[-1] == sizes[0]:
-            batched = x.reshape(len(sizes), sizes[0], x.shape[1])
+            batched = x.reshape(len(sizes), sizes[0], x.shape[-1])
             y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]
         else:
             y, *states = function[self.kind](x, torch.tensor(sizes), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        return y.reshape(len(x), y.shape[-1]), states[0], states[1] if c is not None else None
+        return y.reshape(*x.shape[:-1], y.shape[-1]), states[0], states[1] if c is not None else None
 
-    def _finish(
-        self, y: Tensor, h: Tensor, c: Tensor | None, packed: PackedSequence | None, sizes: list[int], unbatched: bool
-    ) -> Any:
+    def _finish(self, y: Tensor, h: Tensor, c: Tensor | None, packed: PackedSequence | None, unbatched: bool) -> Any:
         if packed is not None:
             output = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
             if packed.unsorted_indices is not None:
                 h = h.index_select(1, packed.unsorted_indices)
                 c = None if c is None else c.index_select(1, packed.unsorted_indices)
+        elif unbatched:
+            output, h, c = y.squeeze(1), h.squeeze(1), None if c is None else c.squeeze(1)
         else:
-            output = y.reshape(len(sizes), sizes[0], y.shape[1])
-            if unbatched:
-                output, h, c = output.squeeze(1), h.squeeze(1), None if c is None else c.squeeze(1)
-            elif self.batch_first:
-                output = output.transpose(0, 1)
+            output = y.transpose(0, 1) if self.batch_first else y
         return output, h if c is None else (h, c)
 
     def extra_repr(self) -> str:

@@ -21,9 +21,6 @@ from noisyact.schemes import Scheme, scheme
 __all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
 
 
-_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
-
-
 def run_layers(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None,
     weights: Sequence[dict[str, Tensor | None]], p: Sequence[Tensor | None], noise: CellNoise, *,
@@ -32,6 +29,7 @@ def run_layers(
     """Layers above each other in one direction, by the backend that can: together on a GPU, else one by one.
 
     Args:
+        x: [steps, batch, input], or [rows, input]; every h has the same form.
         h: the first h of each layer, [layers, batch, H]; None for zeros, as for c.
         weights: by name, of each layer.
         p: of each layer.
@@ -40,14 +38,16 @@ def run_layers(
     Returns: every h of the last layer, and the last h and c of each, [layers, batch, H].
     """
     path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0]["w_hr"] is not None, False)
-    if path == "triton" and x.shape[0] > 0 and not torch.compiler.is_compiling():
+    if path == "triton" and x.numel() > 0 and not torch.compiler.is_compiling():
         dtype = _dtype_on_gpu(x)
         x, h, c = _in_dtype(dtype, (x, h, c))
         layers = [
-            _in_dtype(dtype, (*(w[name] for name in _WEIGHTS), own_p)) for w, own_p in zip(weights, p, strict=True)
+            _in_dtype(dtype, (own["w_ih"], own["w_hh"], own["b_ih"], own["b_hh"], own_p))
+            for own, own_p in zip(weights, p, strict=True)
         ]
         y, h_n, c_n = gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
         return y, h_n, c_n if kind == "lstm" else None
+    form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
     for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
         x, *state = _run_layer(
@@ -56,7 +56,7 @@ def run_layers(
         )  # fmt: skip
         states.append(tuple(state))  # pyright: ignore[reportArgumentType]
     last_h, last_c = zip(*states, strict=True)
-    return x, _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
+    return x.reshape(*form, x.shape[-1]), _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
 
 
 def _stacked(states: Sequence[Tensor]) -> Tensor:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,8 @@ from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
+    "BackwardRoom",
+    "ProductsAsCudnn",
     "Room",
     "Rows",
     "backward_rooms",
@@ -26,7 +27,6 @@ __all__ = [
     "forward_rooms",
     "layer_backward",
     "layer_forward",
-    "products_as_cudnn",
 ]
 
 
@@ -39,28 +39,35 @@ class Rows(NamedTuple):
     """[steps + 1], int32 on the device; None where every step has the whole batch."""
 
 
-@contextlib.contextmanager
-def products_as_cudnn() -> Iterator[None]:
-    """Products of float32 in TF32 where cuDNN would take it: nn.LSTM does, and torch.mm has another switch."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    wanted = torch.backends.cudnn.allow_tf32
-    if before == wanted:
-        yield
-        return
-    torch.backends.cuda.matmul.allow_tf32 = wanted
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+class ProductsAsCudnn:
+    """Products of float32 in TF32 where cuDNN would take it: nn.LSTM does, and torch.mm has another switch.
+
+    A context. The switches are those of torch.backends, without what the host does there to find them.
+    """
+
+    def __enter__(self) -> None:
+        self._before, wanted = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
+        self._changed = self._before != wanted
+        if self._changed:
+            torch._C._set_cublas_allow_tf32(wanted)
+
+    def __exit__(self, *error: object) -> None:
+        if self._changed:
+            torch._C._set_cublas_allow_tf32(self._before)
+
+
+_FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP")
+_BACKWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE")
 
 
 @functools.lru_cache(maxsize=1024)
 def _launcher(
     kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, dtypes: tuple,
-    flags: tuple[tuple[str, bool], ...],
+    flags: tuple[bool, ...],
 ) -> Launcher:  # fmt: skip
+    names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     held = 0 if precision == "ieee" and dtypes[0] == torch.float32 else cut.held  # there only tensor cores read it
-    constants = functions(kind, state, gate, hard, draw) | dict(flags) | {
+    constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
         "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "HELD": held,
         "RESIDENT": cut.resident, "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
     }  # fmt: skip
@@ -72,7 +79,7 @@ def _launcher(
 
 
 def _precision() -> str:
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    return "tf32" if torch._C._get_cudnn_allow_tf32() else "ieee"
 
 
 @functools.cache
@@ -94,10 +101,18 @@ def check_alarm() -> None:
 class Room(NamedTuple):
     """What the kernel of one layer writes to besides its outputs for each row; layers above each other share memory."""
 
-    first: Tensor
-    """Forward: the last h. Backward: sums of a block of the batch, in float32."""
-    second: Tensor
-    """Forward: the last c. Backward: the gradients of p, b_ih and b_hh."""
+    last_h: Tensor
+    last_c: Tensor
+    exchange: Tensor
+
+
+class BackwardRoom(NamedTuple):
+    """The same in backward."""
+
+    sums: Tensor
+    """Of each block of the batch, in float32."""
+    gradients: Sequence[Tensor]
+    """Of p, b_ih and b_hh, one behind the other; that of p empty where there is none."""
     exchange: Tensor
 
 
@@ -120,26 +135,33 @@ def forward_rooms(
     c_n = torch.empty(layers, batch if kind == "lstm" else 0, hidden, dtype=dtype, device=like.device)
     blocks = cut.blocks(batch)
     exchanges = _exchanges(like, layers, blocks * cut.rows * padded_size(hidden, cut), blocks)
-    return h_n, c_n, list(map(Room, h_n.unbind(), c_n.unbind(), exchanges.unbind()))
+    last_c = c_n.unbind() if kind == "lstm" else [c_n] * layers
+    return h_n, c_n, list(map(Room, h_n.unbind(), last_c, exchanges.unbind()))
 
 
-def backward_rooms(kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, cut: Plan) -> list[Room]:
-    """Each layer's room in backward."""
+def backward_rooms(
+    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, cut: Plan
+) -> list[BackwardRoom]:
+    """Each layer's room in backward. The sums are the same memory for all: no layer needs those of another."""
     gates, blocks = GATES[kind], cut.blocks(batch)
     count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
-    sums = torch.empty(layers, blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
-    out = like.new_empty(layers, (count + 2 * gates) * hidden)
+    sums = torch.empty(blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
+    sizes = [count * hidden, gates * hidden, gates * hidden]
+    gradients = like.new_empty(layers * sum(sizes)).split_with_sizes(sizes * layers)
     teams = blocks * cut.programs(hidden) // cut.team if cut.team > 1 else 0
     exchanges = _exchanges(like, layers, blocks * cut.rows * gates * padded_size(hidden, cut), blocks, teams)
-    return list(map(Room, sums.unbind(), out.unbind(), exchanges.unbind()))
+    return [BackwardRoom(sums, gradients[3 * i : 3 * i + 3], exchange) for i, exchange in enumerate(exchanges.unbind())]
 
 
 def layer_forward(
     kind: str, x: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
-    keep: bool, cut: Plan, room: Room,
+    keep: bool, cut: Plan, room: Room, form: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As reference.layer with xi from the seed. h0 and c0 may be None for zeros. The last h and c are in the room.
+
+    Args:
+        form: of every h, without its last dimension: the number of rows, or steps and batch.
 
     Returns: every h; and where `keep` is set, what backward needs: the pre-activations and the LSTM's c or the GRU's
     W_hn h + b_hn.
@@ -151,15 +173,12 @@ def layer_forward(
     a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
     lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
     packed = None if cut.resident else x.new_empty(lines * padded)
-    y = x.new_empty(x.shape[0], hidden)
+    y = x.new_empty(*form, hidden)
     extra = x.new_empty(x.shape[0] if keep and gates > 1 else 0, hidden)
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
-        flags = (
-            ("REVERSE", reverse), ("PACKED", offsets is not None), ("HAS_STATE", h is not None),
-            ("HAS_BIAS", b_hh is not None), ("HAS_P", p is not None), ("KEEP", keep),
-        )  # fmt: skip
+        flags = (reverse, offsets is not None, h is not None, b_hh is not None, p is not None, keep)
         _launcher(
             forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
             flags,
@@ -184,16 +203,17 @@ def layer_forward(
 def layer_backward(
     kind: str, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor,
     rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan, room: Room,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
+    noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan, room: BackwardRoom,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Sequence[Tensor]]:  # fmt: skip
     """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0 (None where not
-    wanted); and, one behind the other, those of p, if there is one, of b_ih and of b_hh.
+    wanted); and those of p (empty if there is none), of b_ih and of b_hh.
     """
     steps, batch, offsets = rows
     hidden, gates = w_hh.shape[1], GATES[kind]
     wide = 4 if gates > 1 else 1
     padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
-    sums, out, exchange = room
+    sums, gradients, exchange = room
+    out = gradients[0] if p is not None else gradients[1]
     inner = slice_size(kind, padded, cut)
     packed = None
     if cut.team > 1:  # behind the weights the team's sums, in float32
@@ -201,7 +221,7 @@ def layer_backward(
         packed = y.new_empty(lines * (inner + cut.rows * 4 // y.element_size()))
     elif not cut.resident:
         packed = y.new_empty(programs * blocks * cut.units * gates * padded)
-    dgates = y.new_empty(y.shape[0], (6 if kind == "gru" else gates) * hidden)
+    dgates = y.new_empty(a.shape[0], (6 if kind == "gru" else gates) * hidden)
     state_dtype = y.dtype if cut.persistent else torch.float32
     dh0 = dc0 = None
     if wants_h0 or not cut.persistent:
@@ -211,9 +231,8 @@ def layer_backward(
 
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
         flags = (
-            ("REVERSE", reverse), ("PACKED", offsets is not None), ("HAS_STATE", h0 is not None),
-            ("HAS_P", p is not None), ("HAS_DY", dy is not None), ("HAS_DHN", dh is not None),
-            ("HAS_DCN", dc is not None), ("WANTS_STATE", dh0 is not None),
+            reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
+            dc is not None, dh0 is not None,
         )  # fmt: skip
         _launcher(
             backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
@@ -227,11 +246,12 @@ def layer_backward(
 
     if cut.persistent:
         launch(0, steps + wants_h0, dh_n, dc_n)
-        return dgates, dh0, dc0, out
+        return dgates, dh0, dc0, gradients
     for i in range(steps + wants_h0):
         launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
     count = NONLINEARITIES[kind] if p is not None else 0
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
     dh0, dc0 = (None if d is None else d.to(y.dtype) for d in (dh0, dc0))
-    return dgates, dh0, dc0, torch.cat([dp, db_ih, db[: gates * hidden]])
+    together = torch.cat([dp, db_ih, db[: gates * hidden]])
+    return dgates, dh0, dc0, together.split_with_sizes([count * hidden, gates * hidden, gates * hidden])

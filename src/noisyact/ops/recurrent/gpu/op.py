@@ -47,6 +47,7 @@ def layers(
     """Layers above each other in one direction, each as :func:`reference.layer` with xi from its seed.
 
     Args:
+        x: [steps, batch, input], or [rows, input]; every h has the same form.
         h: [layers, batch, H]; None for zeros, as for c.
         weights: w_ih, w_hh, b_ih, b_hh and p of each layer.
 
@@ -77,18 +78,26 @@ def packed_rows(sizes: tuple[int, ...], reverse: bool, device: torch.device) -> 
     return offsets.to(torch.int32).to(device), before.to(device)
 
 
+@functools.cache
+def _launches() -> Any:
+    """The module that imports Triton, when it is needed."""
+    from noisyact.ops.recurrent.gpu import layer
+
+    return layer
+
+
 def forward(
     call: Call, x: Tensor, h0: Tensor | None, c0: Tensor | None, flat: Sequence[Any], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """As :func:`layers`; and with `keep`, for each layer every h and what else its backward needs."""
-    from noisyact.ops.recurrent.gpu import layer as launches
-
+    """As :func:`layers`; and with `keep`, the input's rows and for each layer every h and what else backward needs."""
+    launches = _launches()
     kind, batch, hidden, count = call.kind, call.batch, flat[1].shape[1], len(flat) // _TENSORS
     device = x.device
     plan = forward_plan(kind, batch, hidden, x.element_size(), processors(device), shared_memory(device))
-    rows, kept = launches.Rows(call.steps, batch, call.offsets), []
+    form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    rows, kept = launches.Rows(call.steps, batch, call.offsets), [x]
     launches.check_alarm()
-    with on(x.device), launches.products_as_cudnn():
+    with on(x.device), launches.ProductsAsCudnn():
         h_n, c_n, rooms = launches.forward_rooms(kind, x, count, batch, hidden, plan)
         for index, room in enumerate(rooms):
             w_ih, *others = flat[index * _TENSORS : (index + 1) * _TENSORS]
@@ -96,48 +105,55 @@ def forward(
             h, c = (None if state is None else _contiguous(state[index]) for state in (h0, c0))
             results = launches.layer_forward(
                 kind, x, rows, h, c, w_ih, w_hh, b_ih, b_hh, p, call.seeds[index], call.noise, call.reverse, keep, plan,
-                room,
+                room, x.shape[:1] if index < count - 1 else form,
             )  # fmt: skip
             x = results[0]
             kept += results
-    return x, h_n.to(x.dtype), c_n.to(x.dtype), kept
+    if h_n.dtype != x.dtype:
+        h_n, c_n = h_n.to(x.dtype), c_n.to(x.dtype)
+    return x, h_n, c_n, kept
 
 
 def backward(
-    call: Call, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, x: Tensor, h0: Tensor | None,
-    c0: Tensor | None, flat: Sequence[Any], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
+    call: Call, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h0: Tensor | None, c0: Tensor | None,
+    all_w_ih: Sequence[Tensor], all_w_hh: Sequence[Tensor], all_p: Sequence[Tensor | None], kept: Sequence[Tensor],
+    wants_x: bool, wants_h0: bool, wants_weights: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:  # fmt: skip
-    """The gradients of x, h0, c0 and all of `flat`; None for those not wanted."""
-    from noisyact.ops.recurrent.gpu import layer as launches
-
-    kind, batch, hidden, count = call.kind, call.batch, flat[1].shape[1], len(flat) // _TENSORS
+    """The gradients of the input's rows, of h0, c0 and of each layer's w_ih, w_hh, b_ih, b_hh and p; None for those not
+    wanted.
+    """
+    launches = _launches()
+    x, count = kept[0], len(all_w_ih)
+    kind, batch, hidden = call.kind, call.batch, all_w_hh[0].shape[1]
     device = x.device
     plan = backward_plan(kind, batch, hidden, x.element_size(), processors(device), shared_memory(device))
     rows, states = launches.Rows(call.steps, batch, call.offsets), []
     gradients: list[Tensor | None] = []
     launches.check_alarm()
-    with on(x.device), launches.products_as_cudnn():
-        rooms = launches.backward_rooms(kind, x, count, batch, hidden, flat[4] is not None, plan)
+    with on(x.device), launches.ProductsAsCudnn():
+        rooms = launches.backward_rooms(kind, x, count, batch, hidden, all_p[0] is not None, plan)
         for index in reversed(range(count)):
-            w_ih, w_hh, _, _, p = flat[index * _TENSORS : (index + 1) * _TENSORS]
-            y, a, extra = kept[3 * index : 3 * index + 3]
-            below = kept[3 * index - 3] if index else x
+            w_ih, w_hh, p = all_w_ih[index], all_w_hh[index], all_p[index]
+            y, a, extra = kept[3 * index + 1 : 3 * index + 4]
+            below = kept[3 * index - 2] if index else x
             h, c, dh, dc = (None if t is None else _contiguous(t[index]) for t in (h0, c0, dh_n, dc_n))
-            dgates, dh0, dc0, sums = launches.layer_backward(
+            dgates, state_h, state_c, (dp, db_ih, db_hh) = launches.layer_backward(
                 kind, _contiguous(dy), dh, dc if kind == "lstm" else None, y, a, extra, rows, h, c, _contiguous(w_hh),
                 _contiguous(p), call.seeds[index], call.noise, call.reverse, wants_h0, plan, rooms[index],
             )  # fmt: skip
-            wide = w_ih.shape[0]
-            d_ih, d_hh = (dgates[:, :wide], dgates[:, wide:]) if kind == "gru" else (dgates, dgates)
+            (lines, width), wide = dgates.shape, w_ih.shape[0]
+            d_ih = dgates.as_strided((lines, wide), (width, 1)) if width > wide else dgates
             dw_ih = dw_hh = None
             if wants_weights:
                 dw_ih = torch.mm(d_ih.t(), below)
-                dw_hh = _recurrent_weights(d_hh, y, h, call.before, batch, call.reverse)
+                dw_hh = _recurrent_weights(dgates, w_hh.shape[0], y, h, call.before, batch, call.reverse)
             dy = torch.mm(d_ih, w_ih) if index or wants_x else None
-            dp, db_ih, db_hh = sums.split([sums.shape[0] - 2 * wide, wide, wide])
-            gradients[:0] = [dw_ih, dw_hh, db_ih, db_hh, dp]
-            states.append((dh0, dc0))
-    dh0, dc0 = (_together(layers[::-1]) if wants_h0 else None for layers in zip(*states, strict=True))
+            gradients[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp)
+            if wants_h0:
+                states.append((state_h, state_c))
+    if not wants_h0:
+        return dy, None, None, gradients
+    dh0, dc0 = (_together(layers[::-1]) for layers in zip(*states, strict=True))
     return dy, dh0, dc0, gradients
 
 
@@ -151,17 +167,21 @@ def _contiguous(tensor: Any) -> Any:
     return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
 
 
-def _recurrent_weights(d: Tensor, y: Tensor, h0: Any, before: Any, batch: int, reverse: bool) -> Tensor:
-    """The gradient of W_hh: every row's gradient with the h before it."""
+def _recurrent_weights(dgates: Tensor, wide: int, y: Tensor, h0: Any, before: Any, batch: int, reverse: bool) -> Tensor:
+    """The gradient of W_hh: every row's gradient, in the last columns of `dgates`, with the h before it."""
+    rows, width = dgates.shape
+    hidden, column = y.shape[-1], width - wide
     if before is not None:
-        first = y.new_zeros(batch, y.shape[1]) if h0 is None else h0
-        return torch.mm(d.t(), torch.cat([y, first])[before])
-    rows = len(y)
-    after, earlier, entry = slice(batch, rows), slice(0, rows - batch), slice(0, batch)
-    if reverse:
-        after, earlier, entry = earlier, after, slice(rows - batch, rows)
-    gradient = torch.mm(d[after].t(), y[earlier])
-    return gradient if h0 is None else gradient.addmm_(d[entry].t(), h0)
+        first = y.new_zeros(batch, hidden) if h0 is None else h0
+        return torch.mm(dgates[:, column:].t(), torch.cat([y, first])[before])
+    count = rows - batch
+    after, earlier, entry = (0, batch, count) if reverse else (batch, 0, 0)
+    # One view instead of three in a row: a small network waits for the host.
+    later = dgates.as_strided((wide, count), (1, width), after * width + column)
+    gradient = torch.mm(later, y.as_strided((count, hidden), (hidden, 1), y.storage_offset() + earlier * hidden))
+    if h0 is None:
+        return gradient
+    return gradient.addmm_(dgates.as_strided((wide, batch), (1, width), entry * width + column), h0)
 
 
 class _EagerLayers(torch.autograd.Function):
@@ -172,8 +192,8 @@ class _EagerLayers(torch.autograd.Function):
         """What the layers compute, and all that their backward keeps."""
         y, h_n, c_n, kept = forward(call, x, h0, c0, flat, True)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h0, c0, *flat, *kept)
-        ctx.call, ctx.parameters = call, len(flat)
+        ctx.save_for_backward(h0, c0, *flat[::_TENSORS], *flat[1::_TENSORS], *flat[4::_TENSORS], *kept)
+        ctx.call, ctx.form = call, x.shape
         return y, h_n, c_n
 
     @staticmethod
@@ -181,12 +201,15 @@ class _EagerLayers(torch.autograd.Function):
         """By the kernels, which have no second derivative."""
         if torch.is_grad_enabled():
             raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
-        x, h0, c0, *rest = ctx.saved_tensors
-        flat, kept = rest[: ctx.parameters], rest[ctx.parameters :]
         _, wants_x, wants_h0, wants_c0, *wants = ctx.needs_input_grad
+        h0, c0, *saved = ctx.saved_tensors
+        n = len(wants) // _TENSORS
         dy, dh_n, dc_n = grad_outputs
         dx, dh0, dc0, gradients = backward(
-            ctx.call, dy, dh_n, dc_n, x, h0, c0, flat, kept, wants_x, wants_h0 or wants_c0, any(wants)
-        )
+            ctx.call, dy, dh_n, dc_n, h0, c0, saved[:n], saved[n : 2 * n], saved[2 * n : 3 * n], saved[3 * n :],
+            wants_x, wants_h0 or wants_c0, any(wants),
+        )  # fmt: skip
+        if dx is not None and len(ctx.form) == 3:
+            dx = dx.view(*ctx.form)  # a torch.Size as it is takes twice as long
         wanted = [gradient if want else None for gradient, want in zip(gradients, wants, strict=True)]
         return None, dx, dh0 if wants_h0 else None, dc0 if wants_c0 else None, *wanted

@@ -50,7 +50,7 @@ def _layer(
     call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
     h0, c0 = _one_layers(h0, c0)
     y, h_n, c_n, kept = forward(call, x, h0, c0, (w_ih, w_hh, b_ih, b_hh, p), keep)
-    return y, h_n[0], c_n[0], kept[1] if keep else x.new_empty(0), kept[2]
+    return y, h_n[0], c_n[0], kept[2] if keep else x.new_empty(0), kept[3]
 
 
 def _one_layers(*states: Tensor | None) -> list[Tensor | None]:
@@ -79,9 +79,9 @@ def _layer_backward(
 ) -> list[Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
     call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
-    flat, states = (w_ih, w_hh, None, None, p), _one_layers(dh_n, dc_n, h0, c0)
+    dh_n, dc_n, h0, c0 = _one_layers(dh_n, dc_n, h0, c0)
     dx, dh0, dc0, rest = backward(
-        call, dy, states[0], states[1], x, states[2], states[3], flat, (y, a, extra), wants_x, wants_h0, wants_weights
+        call, dy, dh_n, dc_n, h0, c0, [w_ih], [w_hh], [p], (x, y, a, extra), wants_x, wants_h0, wants_weights
     )
     gradients = [dx, None if dh0 is None else dh0[0], None if dc0 is None else dc0[0], *rest]
     gradients = [x.new_empty(0) if gradient is None else gradient for gradient in gradients]
