@@ -38,5 +38,6 @@ def _obstacle(index: int) -> str | None:
 
 def on(device: torch.device) -> Any:
     """A context in which the device is the current one; none at all where it is, which is nearly always."""
-    here = device.type != "cuda" or torch.cuda.current_device() == device.index
+    # As torch.cuda.current_device, which first looks whether CUDA has been started: a tensor is there, so it has.
+    here = device.type != "cuda" or torch._C._cuda_getDevice() == device.index
     return contextlib.nullcontext() if here else torch.cuda.device(device)

@@ -42,7 +42,7 @@ class Launcher:
         addresses = [t if t is None or isinstance(t, float) else t.data_ptr() for t in tensors]
         # What Triton compiles for besides the dtypes: which addresses and numbers are multiples of 16, which numbers
         # are 1 or long, and the device.
-        device = torch.cuda.current_device() if self._compiled else None
+        device = torch._C._cuda_getDevice() if self._compiled else None
         key = (device, _kinds(numbers), *map(_LOW_BITS, addresses))
         compiled = self._compiled.get(key)
         if compiled is None:
