@@ -111,6 +111,6 @@ PLANS = {
 
 
 def by_teams(case):
-    """Plans with all steps in one launch, where programs wait for each other; a part of the weights is held."""
+    """Plans with all steps in one launch, where programs wait for each other."""
     team = 2 if case.kind == "lstm" else 4
-    return Plan(True, 16, 16, 16, False, 1, 4, held=32), Plan(True, 16, 16, 16, False, 1, 4, team=team, held=16)
+    return Plan(True, 16, 16, 16, False, 1, 4), Plan(True, 16, 16, 16, False, 1, 4, team=team)

@@ -90,26 +90,6 @@ def test_a_launch_a_step_gives_the_same(kind, monkeypatch):
         assert off(gradient, gradients[name]) <= 1e-4, name
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_weights_in_shared_memory_give_the_same(kind, dtype, monkeypatch):
-    torch.backends.cudnn.allow_tf32 = True
-    case = Case(kind, 7, 20, 700, dtype=dtype, device="cuda")
-    plans = {name: getattr(gpu, name) for name in ("forward_plan", "backward_plan")}
-    results = []
-    for held in (0, 256):
-        for name, chosen in plans.items():
-            monkeypatch.setattr(gpu, name, lambda *a, chosen=chosen, held=held: chosen(*a)._replace(held=held))
-        outputs = case.by_kernels()
-        results.append((outputs, case.gradients(outputs, case.leaves())))
-    (right, right_gradients), (mine, gradients) = results
-    for_outputs, for_gradients = BOUNDS[dtype]
-    for one, other in zip(mine, right, strict=True):
-        assert off(one, other) <= for_outputs
-    for name, gradient in gradients.items():
-        assert off(gradient, right_gradients[name]) <= for_gradients, name
-
-
 def test_tf32_is_taken_where_cudnn_takes_it():
     case = Case("lstm", 3, 20, 200, noise="nan:alpha=1.0", device="cuda")
     exact = case.by_kernels()[0]

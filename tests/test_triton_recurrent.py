@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from noisyact.ops.recurrent.gpu import plan as plans
 from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, padded_size, slice_size
 from noisyact.ops.recurrent.reference import GATES
 
@@ -27,27 +26,22 @@ def test_kernels_in_the_interpreter(part):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
-def test_plans_cover_the_layer_and_fit_the_device(kind, monkeypatch):
-    monkeypatch.setattr(plans, "_HELD", {"forward": 2048, "backward": 2048})
-    processors, shared = 132, 232448
-    found = set()
+def test_plans_cover_the_layer_and_fit_the_device(kind):
+    processors, teams = 132, set()
     for batch in (1, 20, 64, 128):
         for hidden in (1, 200, 257, 650, 1024, 1500, 2500):
             for size in (2, 4):
                 for choose in (forward_plan, backward_plan):
-                    plan = choose.__wrapped__(kind, batch, hidden, size, processors, shared)
+                    plan = choose.__wrapped__(kind, batch, hidden, size, processors)
                     padded = padded_size(hidden, plan)
-                    inner, lines = padded, plan.units * (1 if kind == "rnn_tanh" else 4)
+                    inner = padded
                     if choose is backward_plan:
-                        inner, lines = slice_size(kind, padded, plan), plan.units * plan.team
+                        inner = slice_size(kind, padded, plan)
                         assert inner * plan.slices * plan.team >= GATES[kind] * padded
                     assert hidden <= plan.programs(hidden) * plan.units <= padded
                     assert plan.programs(hidden) % plan.team == 0
                     assert not plan.persistent or plan.programs(hidden) * plan.blocks(batch) <= processors
                     assert plan.persistent or plan.team == 1
                     assert inner % plan.depth == 0 or plan.resident
-                    in_flight = plan.stages * (lines + plan.rows) * plan.depth * size
-                    assert plan.held <= inner
-                    assert plan.held == 0 or in_flight + lines * plan.held * size <= shared
-                    found.add((plan.team, plan.held > 0))
-    assert (4, True) in found
+                    teams.add(plan.team)
+    assert teams == {1, 4}

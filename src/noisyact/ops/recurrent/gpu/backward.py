@@ -35,7 +35,7 @@ def backward_kernel(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
-    HELD: tl.constexpr, RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Steps first to last - 1, counted from the end of the recurrence; step T is past its beginning and gives dh0.
 
@@ -108,12 +108,6 @@ def backward_kernel(
         pack_team_columns(w_ptr, packed, line, team_unit, member * slice_size, slice_size, H, P, G)
     elif first == 0:
         pack_columns(w_ptr, packed, n, in_units, H, P, G, BU)
-    if HELD > 0:
-        kh = tl.arange(0, HELD)
-        held = tl.load(packed + line[:, None] * slice_size + kh[None, :])
-        first_inner = member * slice_size + kh
-        others_first = exchange_ptr + m[None, :] * (G * P) + first_inner[:, None]
-        is_first = in_rows[None, :] & (first_inner < G * P)[:, None]
     for i in range(first, last):
         t = i if REVERSE else T - 1 - i
         before = t + 1 if REVERSE else t - 1
@@ -160,16 +154,12 @@ def backward_kernel(
                 polls = wait(counter, i * programs, polls)
                 source = others + ((i + 1) & 1) * slot_size
                 product = tl.zeros((TEAM * BU, BB), tl.float32)
-                if HELD > 0:  # as in forward
-                    d_first = tl.load(others_first + ((i + 1) & 1) * slot_size, mask=is_first, cache_modifier=".cg")
-                for k0 in tl.range(HELD, slice_size, BK, num_stages=STAGES):
+                for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
                     mask = in_rows[None, :]
                     if G % TEAM != 0:  # the last slice may be longer than what is left
                         mask = mask & (inner + k0 < G * P)[:, None]
                     dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
                     product = tl.dot(tl.load(mine + k0), dk, product, input_precision=PRECISION)
-                if HELD > 0:
-                    product = tl.dot(held, tl.where(is_first, d_first, 0.0), product, input_precision=PRECISION)
                 tl.store(own_sums, tl.trans(product))
                 arrive(team_counter)
 

@@ -31,7 +31,7 @@ def forward_kernel(
     KEEP: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, HELD: tl.constexpr, RESIDENT: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Steps first to last - 1 in the order of the recurrence.
@@ -94,11 +94,6 @@ def forward_kernel(
         held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
     elif first == 0:
         pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
-    if HELD > 0:
-        # The first part of the product's inner dimension, whose weights stay in shared memory.
-        kh = tl.arange(0, HELD)
-        held = tl.load(packed + line[:, None] * P + kh[None, :])
-        others_first = exchange_ptr + m[None, :] * P + kh[:, None]
     if HAS_STATE and PERSISTENT:
         tl.store(own + slot_size, h.to(dtype))
         arrive(counter)
@@ -132,20 +127,13 @@ def forward_kernel(
                 hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
                 product = tl.dot(hk, held, product, input_precision=PRECISION)
             else:
-                if HELD > 0:
-                    h_first = tl.load(others_first + ((i + 1) & 1) * slot_size, mask=in_batch, cache_modifier=".cg")
-                for k0 in tl.range(HELD, P, BK, num_stages=STAGES):
+                for k0 in tl.range(0, P, BK, num_stages=STAGES):
                     hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
                     wk = tl.load(mine + k0)
                     if LINES_FIRST:
                         product = tl.dot(wk, hk, product, input_precision=PRECISION)
                     else:
                         product = tl.dot(hk, wk, product, input_precision=PRECISION)
-                if HELD > 0:
-                    # Zeros are put in here, not by the load: else the compiler gives these numbers shared memory of
-                    # their own already before the loop, when there is no room.
-                    h_first = tl.where(in_batch, h_first, 0.0)
-                    product = tl.dot(held, h_first, product, input_precision=PRECISION)
         if LINES_FIRST:
             product = tl.trans(product)
         if GP == 4:

@@ -66,10 +66,9 @@ def _launcher(
     flags: tuple[bool, ...],
 ) -> Launcher:  # fmt: skip
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
-    held = 0 if precision == "ieee" and dtypes[0] == torch.float32 else cut.held  # there only tensor cores read it
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
-        "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "HELD": held,
-        "RESIDENT": cut.resident, "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
+        "PERSISTENT": cut.persistent, "BB": cut.rows, "BU": cut.units, "BK": cut.depth, "RESIDENT": cut.resident,
+        "STAGES": cut.stages, "PRECISION": precision, "num_warps": cut.warps,
     }  # fmt: skip
     if kernel is backward_kernel:
         constants |= {"SLICES": cut.slices, "TEAM": cut.team}

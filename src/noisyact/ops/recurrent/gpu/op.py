@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, processors, shared_memory
+from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, processors
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.ops.triton import on
 
@@ -93,7 +93,7 @@ def forward(
     launches = _launches()
     kind, batch, hidden, count = call.kind, call.batch, flat[1].shape[1], len(flat) // _TENSORS
     device = x.device
-    plan = forward_plan(kind, batch, hidden, x.element_size(), processors(device), shared_memory(device))
+    plan = forward_plan(kind, batch, hidden, x.element_size(), processors(device))
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     rows, kept = launches.Rows(call.steps, batch, call.offsets), [x]
     launches.check_alarm()
@@ -126,7 +126,7 @@ def backward(
     x, count = kept[0], len(all_w_ih)
     kind, batch, hidden = call.kind, call.batch, all_w_hh[0].shape[1]
     device = x.device
-    plan = backward_plan(kind, batch, hidden, x.element_size(), processors(device), shared_memory(device))
+    plan = backward_plan(kind, batch, hidden, x.element_size(), processors(device))
     rows, states = launches.Rows(call.steps, batch, call.offsets), []
     gradients: list[Tensor | None] = []
     launches.check_alarm()

@@ -9,13 +9,10 @@ import torch
 
 from noisyact.ops.recurrent.reference import GATES
 
-__all__ = ["Plan", "backward_plan", "forward_plan", "padded_size", "processors", "shared_memory", "slice_size"]
+__all__ = ["Plan", "backward_plan", "forward_plan", "padded_size", "processors", "slice_size"]
 
 _RESIDENT = 256
 """Up to this many units the recurrent weights stay in registers."""
-_HELD = {"forward": 0, "backward": 0}
-"""Beyond, so many bytes of each line of a program's weights stay in shared memory, or what there is room for: a power
-of two, or 0."""
 
 
 class Plan(NamedTuple):
@@ -38,8 +35,6 @@ class Plan(NamedTuple):
     """In backward: parts of the inner dimension that different warps take, added up at the end."""
     team: int = 1
     """In backward: programs that share out the inner dimension and exchange sums, each for the units of all of them."""
-    held: int = 0
-    """How much of the inner dimension has its weights in shared memory; the rest is loaded at every step."""
 
     def programs(self, hidden: int) -> int:
         """Programs for a block of the batch."""
@@ -72,43 +67,21 @@ _BACKWARD = (
 
 
 @functools.lru_cache(maxsize=1024)
-def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int, shared: int = 0) -> Plan:
-    """The cut of the forward pass; `size` is that of a number in bytes, `shared` the shared memory of a program."""
+def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
+    """The cut of the forward pass; `size` is that of a number in bytes."""
     resident = hidden <= _RESIDENT
     cuts = _FORWARD_RESIDENT if resident else _FORWARD if size == 4 else _FORWARD_16_BITS
     plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
-    if resident:
-        return plan._replace(resident=True, depth=_power_of_two(hidden))
-    lines = plan.units * 4 if GATES[kind] > 1 else 0
-    return _holding(plan, _HELD["forward"], padded_size(hidden, plan), lines, size, shared)
+    return plan._replace(resident=True, depth=_power_of_two(hidden)) if resident else plan
 
 
 @functools.lru_cache(maxsize=1024)
-def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int, shared: int = 0) -> Plan:
+def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The cut of the backward pass."""
     resident = hidden <= _RESIDENT
     plan = _first_that_fits(_BACKWARD_RESIDENT if resident else _BACKWARD, batch, hidden, size, device_processors)
     plan = plan._replace(slices=plan.warps if plan.team == 1 else 1, resident=resident)
-    inner = slice_size(kind, padded_size(hidden, plan), plan)
-    if resident:
-        return plan._replace(depth=_power_of_two(inner))
-    lines = plan.units * plan.team if plan.team > 1 else 0
-    return _holding(plan, _HELD["backward"], inner, lines, size, shared)
-
-
-def _holding(plan: Plan, most: int, inner: int, lines: int, size: int, shared: int) -> Plan:
-    """The plan with weights held, as far as the memory reaches beside the loads in flight.
-
-    What they are multiplied with is in registers during these loads, at most 256 bytes of a thread; then it takes their
-    place.
-    """
-    held, loads = most // size, plan.stages * (lines + plan.rows) * plan.depth * size
-    taken = min(loads, plan.warps * 32 * 256)
-    while held > inner or lines * held * size > shared - loads or plan.rows * held * size > taken:
-        held //= 2
-        if held < plan.depth:
-            return plan
-    return plan._replace(held=held) if plan.persistent and lines >= 64 and held >= plan.depth else plan
+    return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan))) if resident else plan
 
 
 def _first_that_fits(
@@ -144,9 +117,3 @@ def processors(device: torch.device) -> int:
         return 0
     properties = torch.cuda.get_device_properties(device)
     return properties.multi_processor_count if properties.major >= 8 else 0
-
-
-@functools.cache
-def shared_memory(device: torch.device) -> int:
-    """How many bytes of it one program can have."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 0
