@@ -220,7 +220,10 @@ def signature(config: Mapping[str, Any]) -> dict[str, Any]:
     for path in sorted(Path(noisyact.__file__).parent.rglob("*.[pch]*")):
         if path.suffix in (".py", ".c", ".h"):
             source.update(path.read_bytes())
-    device = torch.cuda.get_device_name() if config["device"] == "cuda" else platform.machine()
+    on_gpu = config["device"] == "cuda"
+    device = torch.cuda.get_device_name() if on_gpu else platform.machine()
+    # Of a GPU that is shared a run may be given a part, and kernels that are cut otherwise round otherwise.
+    part = {"processors": torch.cuda.get_device_properties().multi_processor_count} if on_gpu else {}
     return {
         "noisyact": noisyact.__version__,
         "source_sha256": source.hexdigest(),
@@ -229,6 +232,7 @@ def signature(config: Mapping[str, Any]) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": metadata.version("numpy"),
         "device": device,
+        **part,
         "threads": torch.get_num_threads(),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
     }
