@@ -290,7 +290,7 @@ def test_stopped_and_resumed_ends_the_same(arm, tmp_path):
 
 def test_bad_settings_are_named():
     for changes, message in (
-        ({"scheme": "nanil"}, "scheme='nanil': allowed are 'nan', 'nah', 'none'"),
+        ({"scheme": "nani"}, "scheme='nani': allowed are 'nan', 'nah', 'nanil', 'none'"),
         ({"controller": "gru"}, "controller='gru': allowed are 'feedforward', 'lstm'"),
         ({"min_items": 1}, "min_items=1, max_items=3: the first must be at least 2"),
         ({"max_items": 1}, "min_items=2, max_items=1"),

@@ -12,7 +12,7 @@ import torch
 
 from noisyact.data import locate
 
-__all__ = ["Arm", "Experiment", "Task", "UnknownName"]
+__all__ = ["Arm", "Experiment", "Task", "UnknownName", "check_at_least"]
 
 PRESETS = ("smoke", "short", "paper")
 """Sizes of an experiment: seconds on a CPU; minutes on a CPU; the paper's own."""
@@ -23,6 +23,13 @@ class UnknownName(ValueError):
 
     def __init__(self, what: str, given: object, allowed: Iterable[str]) -> None:
         super().__init__(f"{what} {given!r} is unknown; allowed are {', '.join(allowed)}")
+
+
+def check_at_least(least: int, experiment: str, settings: Any, *names: str) -> None:
+    """Raise an error that names the first of these settings which is less."""
+    for name in names:
+        if getattr(settings, name) < least:
+            raise ValueError(f"{experiment}: {name}={getattr(settings, name)}: must be at least {least}")
 
 
 class Task(Protocol):

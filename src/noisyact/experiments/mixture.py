@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import noisyact as na
 from noisyact.experiments.capture import captured
 from noisyact.experiments.draws import Draws
-from noisyact.experiments.experiment import Arm, Experiment, UnknownName
+from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
 from noisyact.functional import noisy, standard_normal
 
 __all__ = ["MIXTURE", "Mixture", "Network", "Settings", "Units", "points"]
@@ -48,9 +48,7 @@ class Settings:
     learning_rate: float = 5e-3
 
     def __post_init__(self) -> None:
-        for name in ("layers", "units", "train_points", "test_points", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"mixture: {name}={getattr(self, name)}: must be at least 1")
+        check_at_least(1, "mixture", self, "layers", "units", "train_points", "test_points", "batch")
 
 
 def points(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ from noisyact.data.locate import file_in, find
 from noisyact.data.verify import verify
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.milestones import updates_to
 from noisyact.experiments.team import ALONE, Team
 
 __all__ = ["MNIST", "Digits", "Settings", "images_and_labels"]
@@ -188,10 +189,7 @@ class Digits:
         images, labels = images_and_labels("t10k", self.settings.verified)
         test_nll, test_error = _measured(self.modules["best"], images.to(self.device), labels.to(self.device))
         reached = {
-            f"updates_to_train_nll_{level}": next(
-                (float(line["update"]) for line in evaluations if line["train_nll"] <= level), float("inf")
-            )
-            for level in (0.2, 0.1, 0.05)
+            f"updates_to_train_nll_{level}": updates_to(evaluations, "train_nll", level) for level in (0.2, 0.1, 0.05)
         }
         return {
             "valid_nll": best["valid_nll"], "valid_error": best["valid_error"], "best_update": float(best["update"]),

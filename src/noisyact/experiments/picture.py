@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from noisyact.experiments.files import write_text
+from noisyact.experiments.files import write_bytes, write_text
 
 __all__ = ["BLACK", "BLUE", "COLOURS", "GREEN", "GREY", "ORANGE", "PURPLE", "RED", "SKY", "grid", "save"]
 
@@ -43,7 +41,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     # Names inside an SVG are random and a date is added, unless told otherwise.
     with matplotlib.rc_context({"svg.hashsalt": "noisyact"}):
         write_text(vector, _rendered(figure, "svg", {"Date": None}).decode())
-    _write_bytes(pixels, _rendered(figure, "png", {"Software": None}))
+    write_bytes(pixels, _rendered(figure, "png", {"Software": None}))
     return [vector, pixels]
 
 
@@ -51,16 +49,3 @@ def _rendered(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
     return buffer.getvalue()
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -11,8 +11,7 @@ norm limited to 10. From Graves et al.: 256 units, 4 heads, a memory of 128 x 20
 with a learning rate of 0.001, Glorot's initialisation, all sequences of a batch with the same number of items, drawn
 anew for each batch, and the budget: the paper gives no number of updates, and its curves are what is compared. In first
 runs of all arms the machine had solved the task in 300 to 2,500 updates, so it is 3,000 with an evaluation every 100,
-for every arm; c is then still 7.5. The heads and the memory are the same in all arms; noise is in the
-controller alone.
+for every arm; c is then still 7.5. The heads and the memory are the same in all arms; noise is in the controller alone.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact.experiments.annealed import AnnealedNoise
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.experiment import Arm, Experiment, check_at_least
+from noisyact.experiments.milestones import at_parts, updates_to
 from noisyact.experiments.ntm import NTM
 
 __all__ = ["RECALL", "Recall", "Settings", "sequences"]
@@ -38,7 +39,7 @@ _MEASURED = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(AnnealedNoise):
     """The defaults are the preset `paper`."""
 
     min_items: int = 2
@@ -65,20 +66,6 @@ class Settings:
     squares_decay: float = 0.99
     """Of Adam's mean of squares; that of its mean is 0.9."""
     max_gradient_norm: float = 10.0
-    hard: bool = True
-    scheme: str | None = None
-    """nan or nah."""
-    c: float = 0.5
-    annealed: bool = False
-    """c falls as 30 / sqrt(t + 1), t counting every 200 updates, and not below 0.5."""
-    alpha: float = 1.15
-    """Of the tanhs, as in the authors' code."""
-    gate_alpha: float = 1.1
-    """Of the sigmoids of an LSTM controller, as in the authors' code."""
-    clip: bool = True
-    """Outputs of the tanhs are clipped to [-1, 1], as in the authors' code of the paper's time."""
-    gate_clip: bool = False
-    """Outputs of the sigmoids are clipped to [0, 1]; not so in the authors' code."""
     fused: bool = True
     """On a GPU what the heads do in a step is one kernel."""
 
@@ -109,17 +96,6 @@ def sequences(
     return parts.flatten(0, 1), drawn[query + 1, :, each].transpose(0, 1).contiguous()
 
 
-def _noise(settings: Settings) -> tuple[na.Scheme | None, na.Scheme | None]:
-    """The schemes of the controller's tanhs and of its sigmoids."""
-    if settings.scheme is None:
-        return None, None
-    kind = {"nan": na.NAN, "nah": na.NAH}.get(settings.scheme)
-    if kind is None:
-        raise ValueError(f"recall: scheme={settings.scheme!r}: allowed are 'nan', 'nah', 'none'")
-    state = kind(c=settings.c, alpha=settings.alpha, clip=settings.clip)
-    return state, kind(c=settings.c, alpha=settings.gate_alpha, clip=settings.gate_clip)
-
-
 class Recall:
     """One run."""
 
@@ -127,7 +103,7 @@ class Recall:
         _check(settings)
         self.settings, self.device = settings, device
         self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
-        noise, gate_noise = _noise(settings)
+        noise, gate_noise = settings.schemes("recall")
         self.model = NTM(
             settings.bits + _DELIMITERS, settings.bits, hidden=settings.hidden, heads=settings.heads,
             rows=settings.rows, width=settings.width, controller=settings.controller, hard=settings.hard, noise=noise,
@@ -166,7 +142,7 @@ class Recall:
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
         settings, generator = self.settings, self.generators["data"]
-        c = na.anneal.inverse_sqrt(30.0, 0.5, every=200)(index) if settings.annealed else settings.c
+        c = settings.c_at(index)
         if settings.scheme is not None:
             na.set_noise_scale(self.model, c)
         items = int(torch.randint(settings.min_items, settings.max_items + 1, (), generator=generator))
@@ -218,14 +194,13 @@ class Recall:
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The last evaluation, the error at parts of the budget, and the updates until it was first low."""
-        last, errors = evaluations[-1], {int(line["update"]): line["valid_error"] for line in evaluations}
-        at = {f"valid_error_at_{share}%": _last_before(errors, self.updates * share // 100) for share in (10, 25, 50)}
-        until = {
-            f"updates_to_{level}%": next((float(u) for u, error in errors.items() if error <= level), float("inf"))
-            for level in (25, 10, 1)
+        last = evaluations[-1]
+        return {
+            **{name: last[name] for name in last if name.startswith(("valid", "saturated"))},
+            "lowest_valid_error": min(line["valid_error"] for line in evaluations),
+            **at_parts(evaluations, "valid_error", self.updates),
+            **{f"updates_to_{level}%": updates_to(evaluations, "valid_error", level) for level in (25, 10, 1)},
         }
-        kept = {name: last[name] for name in last if name.startswith(("valid", "saturated"))}
-        return {**kept, "lowest_valid_error": min(errors.values()), **at, **until}
 
     def samples(self) -> list[dict[str, Any]]:
         """Answers to the longest validation sequences."""
@@ -248,14 +223,8 @@ def _ends(settings: Settings) -> list[int]:
     return sorted({settings.min_items, settings.max_items})
 
 
-def _last_before(errors: dict[int, float], update: int) -> float:
-    return ([float("nan")] + [error for at, error in errors.items() if at <= update])[-1]
-
-
 def _check(settings: Settings) -> None:
-    for name in ("item_length", "bits", "hidden", "heads", "width", "batch", "validation"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"recall: {name}={getattr(settings, name)}: must be at least 1")
+    check_at_least(1, "recall", settings, "item_length", "bits", "hidden", "heads", "width", "batch", "validation")
     if settings.rows < 3:
         raise ValueError(f"recall: rows={settings.rows}: must be at least 3, since heads move to both sides")
     if not 2 <= settings.min_items <= settings.max_items:

@@ -17,16 +17,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact.experiments.annealed import AnnealedNoise
 from noisyact.experiments.capture import captured
 from noisyact.experiments.draws import Draws
 from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.milestones import at_parts, updates_to
 from noisyact.experiments.team import ALONE, Team
 
 __all__ = ["UNIQUE", "Counter", "Settings", "Unique", "different", "sequences"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(AnnealedNoise):
     """The defaults are the preset `paper`."""
 
     length: int = 26
@@ -40,21 +42,6 @@ class Settings:
     test_sequences: int = 10_000
     learning_rate: float = 2e-3
     max_gradient_norm: float = 1.0
-    hard: bool = True
-    scheme: str | None = None
-    """nan, nah or nanil."""
-    c: float = 0.5
-    annealed: bool = False
-    """c falls as 30 / sqrt(t + 1), t counting every 200 updates, and not below 0.5."""
-    alpha: float = 1.15
-    """Of the tanhs, as in the authors' code."""
-    gate_alpha: float = 1.1
-    """Of the sigmoids, as in the authors' code."""
-    clip: bool = True
-    """Outputs of the tanhs are clipped to [-1, 1], as in the authors' code of the paper's time. Without it half-normal
-    noise, which points outwards for alpha > 1, makes the LSTM's c overflow at c = 30."""
-    gate_clip: bool = False
-    """Outputs of the sigmoids are clipped to [0, 1]; not so in the authors' code."""
     curriculum: bool = False
     """Sequences grow from 3 integers to the full length."""
     curriculum_updates: int = 1000
@@ -87,7 +74,7 @@ class Counter(nn.Module):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.embedding = nn.Embedding(settings.values, settings.embedding)
-        state, gate = _noise(settings)
+        state, gate = settings.schemes("unique")
         self.lstm = na.NoisyLSTM(settings.embedding, settings.hidden, noise=state, gate_noise=gate, hard=settings.hard)
         self.head = nn.Sequential(
             nn.Linear(settings.hidden, settings.mlp), nn.ReLU(), nn.Linear(settings.mlp, settings.values + 1)
@@ -96,19 +83,6 @@ class Counter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[length, batch] to the logits of the count, [batch, values + 1]."""
         return self.head(self.lstm(self.embedding(x))[0].mean(dim=0))
-
-
-def _noise(settings: Settings) -> tuple[na.Scheme | None, na.Scheme | None]:
-    """The schemes of the tanhs and of the sigmoids."""
-    if settings.scheme is None:
-        return None, None
-    if settings.scheme == "nanil":
-        return na.NANIL(c=settings.c), na.NANIL(c=settings.c)
-    kind = {"nan": na.NAN, "nah": na.NAH}.get(settings.scheme)
-    if kind is None:
-        raise ValueError(f"unique: scheme={settings.scheme!r}: allowed are 'nan', 'nah', 'nanil', 'none'")
-    state = kind(c=settings.c, alpha=settings.alpha, clip=settings.clip)
-    return state, kind(c=settings.c, alpha=settings.gate_alpha, clip=settings.gate_clip)
 
 
 class Unique:
@@ -130,7 +104,6 @@ class Unique:
         test = torch.Generator().manual_seed(20_160_301)
         x, unique = sequences(settings.test_sequences, settings.length, settings.values, test)
         self.test_x, self.test_unique = x.to(device), unique.to(device)
-        self.schedule = na.anneal.inverse_sqrt(30.0, 0.5, every=200) if settings.annealed else lambda _: settings.c
         self.batches = Draws(self._draw, self.updates, self.evaluate_every, device)
         self.team, self.trained = ALONE, self.model
         self.step = captured(self._step, [self.test_x])
@@ -144,7 +117,7 @@ class Unique:
 
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
-        c = self.schedule(index)
+        c = self.settings.c_at(index)
         if self.settings.scheme is not None and c != self._c:
             na.set_noise_scale(self.model, c)
             self._c = c
@@ -186,17 +159,11 @@ class Unique:
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The error at the end and at parts of the budget, and the updates until it was first at most 1%."""
-        errors = {int(line["update"]): line["test_error"] for line in evaluations}
-        below = [update for update, error in errors.items() if error <= 1.0]
-        at = {f"test_error_at_{share}%": _last_before(errors, self.updates * share // 100) for share in (10, 25, 50)}
         return {
-            "test_error": evaluations[-1]["test_error"], **at,
-            "updates_to_1%": float(below[0]) if below else float("inf"),
-        }  # fmt: skip
-
-
-def _last_before(errors: dict[int, float], update: int) -> float:
-    return ([float("nan")] + [error for at, error in errors.items() if at <= update])[-1]
+            "test_error": evaluations[-1]["test_error"],
+            **at_parts(evaluations, "test_error", self.updates),
+            "updates_to_1%": updates_to(evaluations, "test_error", 1.0),
+        }
 
 
 _NOISY = {"scheme": "nan"}
