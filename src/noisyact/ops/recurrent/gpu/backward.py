@@ -17,6 +17,7 @@ import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, tanh_d
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
+from noisyact.ops.recurrent.gpu.sums import add_rows, finish_sums, sum_of_slices
 from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 
 __all__ = ["backward_kernel"]
@@ -198,7 +199,7 @@ def backward_kernel(
                         dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
                         wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
                         product = tl.dot(dk, wk, product, input_precision=PRECISION)
-                owed += _sum_of_slices(product)
+                owed += sum_of_slices(product)
         now = tl.where(active, owed + dy, 0.0)
         if PERSISTENT:
             now = tl.where(polls < PATIENCE, now, float("nan"))
@@ -253,75 +254,25 @@ def backward_kernel(
             tl.store(dc0_ptr + tile, dc, mask=inside)
     sums = sums_ptr + block * ((SUMS + WIDE) * H) + n
     if HAS_P:
-        _add(sums, dp0, in_units, first)
+        add_rows(sums, dp0, in_units, first)
         if G > 1:
-            _add(sums + H, dp1, in_units, first)
-            _add(sums + 2 * H, dp2, in_units, first)
+            add_rows(sums + H, dp1, in_units, first)
+            add_rows(sums + 2 * H, dp2, in_units, first)
         if G > 3:
-            _add(sums + 3 * H, dp3, in_units, first)
-            _add(sums + 4 * H, dp4, in_units, first)
+            add_rows(sums + 3 * H, dp3, in_units, first)
+            add_rows(sums + 4 * H, dp4, in_units, first)
     sums += SUMS * H
-    _add(sums, db0, in_units, first)
+    add_rows(sums, db0, in_units, first)
     if G > 1:
-        _add(sums + H, db1, in_units, first)
-        _add(sums + 2 * H, db2, in_units, first)
-        _add(sums + 3 * H, db3, in_units, first)
+        add_rows(sums + H, db1, in_units, first)
+        add_rows(sums + 2 * H, db2, in_units, first)
+        add_rows(sums + 3 * H, db3, in_units, first)
     if PERSISTENT:
         blocks = tl.cdiv(B, BB)
         arrive(counter - block + blocks)
         if block == 0:
             polls = wait(counter + blocks, programs * blocks, polls)
-            _finish(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
+            finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
     if PERSISTENT:
         if polls >= PATIENCE:
             tl.store(alarm_ptr, 1)
-
-
-@triton.jit
-def _add(to, values, inside, first):
-    """The sum over the rows of the block, added to what earlier launches left there."""
-    total = tl.sum(values, axis=0)
-    if first > 0:
-        total += tl.load(to, mask=inside, other=0.0)
-    tl.store(to, total, mask=inside)
-
-
-@triton.jit
-def _finish(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS: tl.constexpr, WIDE: tl.constexpr, G: tl.constexpr,
-            IS_GRU: tl.constexpr):  # fmt: skip
-    """Add up what the blocks of the batch have summed, in their order, and write the gradients of p, b_ih and b_hh."""
-    j = tl.arange(0, 16)[:, None]
-    inside = (j < SUMS + WIDE) & in_units[None, :]
-    at = sums_ptr + j * H + n[None, :]
-    total = tl.load(at, mask=inside, other=0.0, cache_modifier=".cg")
-    for block in range(1, blocks):
-        total += tl.load(at + block * (SUMS + WIDE) * H, mask=inside, other=0.0, cache_modifier=".cg")
-    to_ih, to_hh, for_ih, for_hh = j, j + G, inside, inside & (j >= SUMS)
-    if IS_GRU:  # of n there are two: through the recurrent product, for b_hh, and through the input, for b_ih
-        to_ih = tl.where(j == SUMS + 3, j - 1, j)
-        for_ih, for_hh = inside & (j != SUMS + 2), for_hh & (j != SUMS + 3)
-    tl.store(out_ptr + to_ih * H + n[None, :], total, mask=for_ih)
-    tl.store(out_ptr + to_hh * H + n[None, :], total, mask=for_hh)
-
-
-@triton.jit
-def _sum_of_slices(v):
-    """The sum over the first dimension, halved again and again: tl.sum would leave every warp with the whole result."""
-    v = tl.permute(v, (1, 2, 0))
-    if v.shape[2] >= 16:
-        v = _halved(v)
-    if v.shape[2] >= 8:
-        v = _halved(v)
-    if v.shape[2] >= 4:
-        v = _halved(v)
-    if v.shape[2] >= 2:
-        left, right = tl.split(v)
-        return left + right
-    else:
-        return tl.reshape(v, (v.shape[0], v.shape[1]))
-
-
-@triton.jit
-def _halved(v):
-    left, right = tl.split(tl.reshape(v, (v.shape[0], v.shape[1], v.shape[2] // 2, 2)))
-    return left + right
