@@ -53,6 +53,19 @@ def test_bits_of_a_model_that_knows_nothing(treebank):
     assert found["train_bpc"] == pytest.approx(2.0)
 
 
+def test_every_sequence_begins_with_a_state_of_zeros(treebank, monkeypatch):
+    task = Characters(PTB_CHAR.effective("nan", "smoke", TINY), 0, CPU)
+    assert {len(task.valid), len(task.test)} == {task.steps + 1}
+    before, step = [], task._captured
+    monkeypatch.setattr(
+        task, "_captured", lambda window: (before.append(task.carried.state().abs().sum().item()), step(window))
+    )
+    for index in range(3):
+        task.update(index)
+        assert task.carried.state().abs().sum() > 0
+    assert before == [0.0, 0.0, 0.0]
+
+
 def test_tests_and_speaks_with_the_best_weights(treebank):
     task = Characters(PTB_CHAR.effective("nan", "smoke", {**TINY, "learning_rate": 0.01}), 0, CPU)
     for index in range(60):
