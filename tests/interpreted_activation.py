@@ -1,4 +1,4 @@
-"""The GPU kernels of the activation, run by Triton's interpreter: test_triton_activation.py starts these."""
+"""The GPU kernels of the activation, run by Triton's interpreter: test_interpreted_kernels.py starts these."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The GPU kernels of the recurrent layers and cells by Triton's interpreter: test_triton_recurrent.py starts these.
+"""The GPU kernels of the recurrent layers and cells by Triton's interpreter: test_interpreted_kernels.py starts these.
 
 The interpreter runs one program after the other, so most run here a step a launch; some run all steps in one, their
 programs in turns.
