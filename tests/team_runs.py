@@ -4,6 +4,7 @@ A process of its own, since each rank is a fork of it, which costs no import: py
 ranks are given the environment that torchrun gives.
 """
 
+import dataclasses
 import os
 import signal
 import socket
@@ -11,23 +12,78 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from lightning.fabric import Fabric  # noqa: F401  (before the forks)
 from torch import Tensor
 
+import flickr_cases
 import noisyact as na
+import test_experiment_caption
+import test_experiment_execute
+import test_experiment_mnist
+import test_experiment_ptb_char
+import test_experiment_ptb_word
+import test_translate_packed
 from noisyact.experiments import team as teams
+from noisyact.experiments.caption import CAPTION
+from noisyact.experiments.execute import EXECUTE
 from noisyact.experiments.experiment import Experiment
 from noisyact.experiments.files import read_json, read_lines
 from noisyact.experiments.mnist import MNIST
+from noisyact.experiments.ptb_char import PTB_CHAR
+from noisyact.experiments.ptb_word import PTB_WORD, PTB_WORD_MEDIUM, Words
 from noisyact.experiments.run import folder_of, run
+from noisyact.experiments.translate import TRANSLATE
 from noisyact.experiments.unique import UNIQUE
-from test_experiment_mnist import TINY, made
+from parallel_cases import PACKED, packed_corpus
+from text_cases import write_treebank
 
 RANKS = 2
-CHANGES = {"updates": 30, "evaluate_every": 10, "test_sequences": 40, "hidden": 8, "batch": 8, "length": 6}
+
+
+class Small(NamedTuple):
+    """A small run of an experiment."""
+
+    experiment: Experiment
+    changes: dict
+    recorded: tuple[str, ...] = ("loss",)
+    """Numbers that follow from the weights without a jump: those of two processes are those of one up to rounding."""
+
+
+SMALL_UNIQUE = Small(
+    UNIQUE, {"updates": 30, "evaluate_every": 10, "test_sequences": 40, "hidden": 8, "batch": 8, "length": 6}
+)
+SMALL_MNIST = Small(MNIST, {**test_experiment_mnist.TINY, "updates": 30, "evaluate_every": 10})
+WORDS = Small(
+    PTB_WORD, {**test_experiment_ptb_word.TINY, "epochs": 2, "max_gradient_norm": 0.5},
+    ("train_perplexity", "valid_perplexity"),
+)  # fmt: skip
+
+
+class EvaluatedWithinAnEpoch(Words):
+    """A checkpoint must then have the state that is carried on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.evaluate_every = 8
+
+
+WORDS_OFTEN = Small(
+    dataclasses.replace(PTB_WORD, start=EvaluatedWithinAnEpoch), {**WORDS.changes, "epochs": 1, "bound": 0.5}
+)
+WORDS_WITH_DROPOUT = WORDS._replace(experiment=PTB_WORD_MEDIUM)
+CHARACTERS = Small(
+    PTB_CHAR, {**test_experiment_ptb_char.TINY, "epochs": 1, "evaluate_every": 4}, ("train_bpc", "valid_bpc")
+)
+SMALL_TRANSLATE = Small(TRANSLATE, test_translate_packed.TINY, ("train_nll", "valid_nll"))
+SMALL_CAPTION = Small(
+    # Adam makes of a gradient that is but rounding a step of the whole rate; so that is low.
+    CAPTION, {**test_experiment_caption.TINY, "dropout": 0.0, "learning_rate": 1e-4}, ("train_nll", "valid_nll")
+)  # fmt: skip
+SMALL_EXECUTE = Small(EXECUTE, {**test_experiment_execute.TINY, "updates": 30, "evaluate_every": 10})
 
 
 def together(work: Callable[[teams.Team], None], kill_when: Callable[[], bool] | None = None) -> None:
@@ -59,15 +115,11 @@ def together(work: Callable[[teams.Team], None], kill_when: Callable[[], bool] |
     assert ended == [0 if kill_when is None else signal.SIGKILL] * RANKS, ended
 
 
-def train(experiment: Experiment, arm: str, out: Path, changes: dict) -> Callable[[teams.Team], None]:
+def train(small: Small, arm: str, out: Path, team: teams.Team) -> None:
     """A run; the second rank has another folder, which must stay as it is: the first alone keeps the record."""
-
-    def work(team: teams.Team) -> None:
-        place = out if team.leads else out.with_name("untouched")
-        record = run(experiment, arm, "smoke", 3, place, device="cpu", changes=changes, team=team)
-        assert record["devices"] == RANKS
-
-    return work
+    place = out if team.leads else out.with_name("untouched")
+    record = run(small.experiment, arm, "smoke", 3, place, device="cpu", changes=small.changes, team=team)
+    assert record["devices"] == RANKS
 
 
 def weights(experiment: Experiment, arm: str, out: Path) -> dict[str, Tensor]:
@@ -77,22 +129,35 @@ def weights(experiment: Experiment, arm: str, out: Path) -> dict[str, Tensor]:
     return load_file(last / "tensors.safetensors")
 
 
-def equals_one_process(experiment: Experiment, arm: str, folder: Path, changes: dict) -> None:
-    """Without noise the averaged gradients are those of the whole batch."""
-    together(train(experiment, arm, folder / "two", changes))
-    run(experiment, arm, "smoke", 3, folder / "one", device="cpu", changes=changes)
-    one, two = (weights(experiment, arm, folder / name) for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name in one:
-        torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
-    lines = [
-        read_lines(folder_of(folder / name, experiment.name, "smoke", arm, 3) / "metrics.jsonl")
-        for name in ("one", "two")
-    ]
-    assert len(lines[1]) == 3
-    for one_line, two_line in zip(*lines, strict=True):
-        assert one_line.keys() == two_line.keys()
-        assert abs(one_line["loss"] - two_line["loss"]) < 1e-4, (one_line, two_line)
+def equals_one_process(folder: Path, runs: list[tuple[Small, str]]) -> None:
+    """Without noise the averaged gradients are those of the whole batch, and what is carried is put together."""
+
+    def work(team: teams.Team) -> None:
+        for small, arm in runs:
+            train(small, arm, folder / "two", team)
+
+    together(work)
+    for (experiment, changes, recorded), arm in runs:
+        run(experiment, arm, "smoke", 3, folder / "one", device="cpu", changes=changes)
+        one, two = (weights(experiment, arm, folder / name) for name in ("one", "two"))
+        assert one.keys() == two.keys()
+        for name in one:
+            torch.testing.assert_close(
+                two[name],
+                one[name],
+                rtol=1e-3,
+                atol=1e-5,
+                msg=lambda text, n=f"{experiment.name} {name}": f"{n}: {text}",
+            )
+        lines = [
+            read_lines(folder_of(folder / name, experiment.name, "smoke", arm, 3) / "metrics.jsonl")
+            for name in ("one", "two")
+        ]
+        assert len(lines[1]) >= 2
+        for one_line, two_line in zip(*lines, strict=True):
+            assert one_line.keys() == two_line.keys()
+            for name in recorded:
+                assert two_line[name] == pytest.approx(one_line[name], rel=1e-4), (experiment.name, name)
     assert not (folder / "untouched").exists()
 
 
@@ -119,8 +184,39 @@ def draws_differ(folder: Path) -> None:
     assert torch.equal(torch.rand(1000), first[1])  # the first rank's are those of a run alone
 
 
-def kept(out: Path) -> dict[str, bytes]:
-    folder = folder_of(out, "unique", "smoke", "nan", 3)
+def noise_of_the_tasks_differs(runs: list[tuple[Small, str, bool]]) -> None:
+    """Given the same share of a batch the ranks have the same loss, but for noise and dropout."""
+
+    def work(team: teams.Team) -> None:
+        team.share = lambda batch, dim=0: batch.narrow(dim, 0, batch.shape[dim] // RANKS)
+        for (experiment, changes, _), arm, differs in runs:
+            torch.manual_seed(3)
+            task: Any = experiment.start(experiment.effective(arm, "smoke", changes), 3, torch.device("cpu"))
+            with torch.no_grad():
+                for parameter in task.model.parameters():
+                    parameter *= 30  # until units saturate: there is no noise before
+            task.spread(team)
+            team.reseed(3, 0)
+            task.update(0)
+            first, second = team.whole((task._sums if experiment is EXECUTE else task._nll)[None])
+            assert first.isfinite().all()
+            assert torch.equal(first, second) is not differs, (experiment.name, arm, first, second)
+
+    together(work)
+
+
+def uneven_batches_are_refused(runs: list[Small]) -> None:
+    class Five(teams.Team):
+        rank, size = 1, 5
+
+    for experiment, changes, _ in runs:
+        settings = experiment.effective(experiment.arms[0].name, "smoke", changes)
+        task: Any = experiment.start(settings, 3, torch.device("cpu"))
+        with pytest.raises(ValueError, match=rf"batch={settings.batch}: must be a multiple of the 5 devices"):
+            task.spread(Five())
+
+
+def kept(folder: Path) -> dict[str, bytes]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -129,32 +225,63 @@ def kept(out: Path) -> dict[str, bytes]:
     }
 
 
-def killed_and_resumed_ends_the_same(folder: Path) -> None:
-    together(train(UNIQUE, "nan", folder / "whole", CHANGES))
-    metrics = folder_of(folder / "killed", "unique", "smoke", "nan", 3) / "metrics.jsonl"
-    together(train(UNIQUE, "nan", folder / "killed", CHANGES), kill_when=lambda: len(read_lines(metrics)) >= 2)
-    together(train(UNIQUE, "nan", folder / "killed", CHANGES))
-    assert len(read_lines(metrics)) == 3
-    assert kept(folder / "killed") == kept(folder / "whole")
+def killed_and_resumed_ends_the_same(folder: Path, small: Small, arm: str) -> None:
+    def work(name: str) -> Callable[[teams.Team], None]:
+        return lambda team: train(small, arm, folder / name, team)
+
+    whole, killed = (folder_of(folder / name, small.experiment.name, "smoke", arm, 3) for name in ("whole", "killed"))
+    together(work("whole"))
+    together(work("killed"), kill_when=lambda: len(read_lines(killed / "metrics.jsonl")) >= 2)
+    assert not (killed / "result.json").exists()
+    together(work("killed"))
+    assert len(read_lines(killed / "metrics.jsonl")) >= 3
+    assert kept(killed) == kept(whole)
+
+
+def finished_is_not_done_again(folder: Path) -> None:
     result = folder_of(folder / "killed", "unique", "smoke", "nan", 3) / "result.json"
     stamp = result.stat().st_mtime_ns
-    together(train(UNIQUE, "nan", folder / "killed", CHANGES))  # finished: known to all ranks, not done again
+    together(lambda team: train(SMALL_UNIQUE, "nan", folder / "killed", team))  # known to all ranks
     assert result.stat().st_mtime_ns == stamp
     assert read_json(result)["devices"] == RANKS
     with pytest.raises(ValueError, match="devices is 2 there and None here"):
-        run(UNIQUE, "nan", "smoke", 3, folder / "killed", device="cpu", changes=CHANGES)
+        run(UNIQUE, "nan", "smoke", 3, folder / "killed", device="cpu", changes=SMALL_UNIQUE.changes)
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    made(folder / "data" / "mnist")
-    os.environ |= {"NOISYACT_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder / "cache")}
-    for name in ("unique", "mnist", "draws", "resumed"):
+    data = folder / "data"
+    test_experiment_mnist.made(data / "mnist")
+    write_treebank(data / "ptb")
+    flickr_cases.write(data / "flickr8k")
+    (data / "packed").mkdir()
+    packed_corpus().write(data / "packed" / PACKED)
+    os.environ |= {"NOISYACT_DATA": str(data), "XDG_CACHE_HOME": str(folder / "cache")}
+    for name in ("equal", "draws", "resumed"):
         (folder / name).mkdir()
-    equals_one_process(UNIQUE, "hard", folder / "unique", CHANGES)
-    equals_one_process(MNIST, "tanh", folder / "mnist", {**TINY, "updates": 30, "evaluate_every": 10})
+    equals_one_process(
+        folder / "equal",
+        [
+            (SMALL_UNIQUE, "hard"), (SMALL_MNIST, "tanh"), (WORDS, "reference"), (CHARACTERS, "hard"),
+            (SMALL_TRANSLATE, "reference"), (SMALL_CAPTION, "reference"), (SMALL_EXECUTE, "reference"),
+        ],
+    )  # fmt: skip
     draws_differ(folder / "draws")
-    killed_and_resumed_ends_the_same(folder / "resumed")
+    noise_of_the_tasks_differs(
+        [
+            (WORDS, "reference", False), (WORDS, "nan", True), (WORDS_WITH_DROPOUT, "reference", True),
+            (CHARACTERS, "hard", False), (CHARACTERS, "nani", True),
+            (SMALL_TRANSLATE, "reference", False), (SMALL_TRANSLATE, "nah", True),
+            (SMALL_CAPTION, "reference", False), (SMALL_CAPTION, "nah", True),
+            (SMALL_EXECUTE, "reference", False), (SMALL_EXECUTE, "nan", True),
+        ]
+    )  # fmt: skip
+    uneven_batches_are_refused(
+        [SMALL_UNIQUE, SMALL_MNIST, WORDS, CHARACTERS, SMALL_TRANSLATE, SMALL_CAPTION, SMALL_EXECUTE]
+    )
+    killed_and_resumed_ends_the_same(folder / "resumed", SMALL_UNIQUE, "nan")
+    killed_and_resumed_ends_the_same(folder / "resumed", WORDS_OFTEN, "nan")
+    finished_is_not_done_again(folder / "resumed")
     print("all as it should be")
 
 

@@ -2,15 +2,17 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from noisyact.experiments.files import read_lines
+from noisyact.experiments.files import read_json, read_lines
 from noisyact.experiments.mixture import MIXTURE
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.team import ALONE, Team, check_spreading, join, launch
@@ -32,24 +34,71 @@ def test_two_processes(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_process_that_fails_ends_all(tmp_path):
-    changes = {"updates": 100_000, "evaluate_every": 20, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
+def started(out: Path, updates: int, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """The command line, at work on a small run; one thread a process, whatever the number of processes here."""
+    changes = {"updates": updates, "evaluate_every": 20, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
     flags = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
     command = [
         sys.executable, "-m", "noisyact_cli", "run", "unique", "--arm", "nan", "--preset", "smoke", "--device", "cpu",
-        "--devices", "2", "--out", str(tmp_path), *flags,
+        "--out", str(out), *arguments, *flags,
     ]  # fmt: skip
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = folder_of(tmp_path, "unique", "smoke", "nan", 0) / "metrics.jsonl"
-    end = time.monotonic() + 60
-    while len(read_lines(metrics)) < 2:
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+
+
+class Failed(NamedTuple):
+    """A run on two devices whose second process was killed after two evaluations."""
+
+    folder: Path
+    exit_code: int
+    said: str
+
+
+@pytest.fixture(name="failed", scope="module")
+def _failed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("devices")
+    parent = started(out, 100_000, "--devices", "2")
+    folder, end = folder_of(out, "unique", "smoke", "nan", 0), time.monotonic() + 60
+    while len(read_lines(folder / "metrics.jsonl")) < 2:
         assert time.monotonic() < end
         assert parent.poll() is None, parent.communicate()
         time.sleep(0.02)
     os.kill(_rank_one_of(parent.pid), signal.SIGKILL)
     said = parent.communicate(timeout=60)[1]  # ends when the last process that has the pipe does
-    assert parent.returncode == 1
-    assert "process 1 of 2 (counted from 0) failed with exit code -9; all were ended" in said
+    return Failed(folder, parent.returncode, said)
+
+
+def test_a_process_that_fails_ends_all(failed):
+    assert failed.exit_code == 1
+    assert "process 1 of 2 (counted from 0) failed with exit code -9; all were ended" in failed.said
+
+
+def test_two_machines_do_what_two_devices_do(failed, tmp_path):
+    """Both machines are this one, and are given the same command; that of rank 0 keeps the record."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    commands = [
+        started(tmp_path / f"machine-{rank}", 40, "--num-nodes", "2", NODE_RANK=str(rank), **where) for rank in (0, 1)
+    ]
+    try:
+        for command in commands:
+            said = command.communicate(timeout=60)
+            assert command.returncode == 0, said
+    finally:
+        for command in commands:
+            command.terminate()
+    folder = folder_of(tmp_path / "machine-0", "unique", "smoke", "nan", 0)
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    assert [line["update"] for line in read_lines(folder / "metrics.jsonl")] == [20, 40]
+    assert (failed.folder / "metrics.jsonl").read_bytes().startswith(metrics)
+    config, on_devices = (read_json(path / "config.json") for path in (folder, failed.folder))
+    on_devices["settings"]["updates"] = 40
+    assert config == on_devices
+    assert read_json(folder / "result.json")["status"] == "finished"
+    assert not (tmp_path / "machine-1").exists()
 
 
 def _rank_one_of(parent: int) -> int:

@@ -16,12 +16,16 @@ def lines_of(part):
     return ["the cat sees it a dog likes N shares mr. <unk> sold the <unk>" if part == "train" else "it", *choices]
 
 
-@pytest.fixture(name="treebank")
-def small_treebank(tmp_path, monkeypatch):
-    folder = tmp_path / "data" / "ptb"
+def write_treebank(folder):
     folder.mkdir(parents=True)
     for part in PARTS:
         (folder / f"ptb.{part}.txt").write_text("".join(f" {line} \n" for line in lines_of(part)))
+
+
+@pytest.fixture(name="treebank")
+def small_treebank(tmp_path, monkeypatch):
+    folder = tmp_path / "data" / "ptb"
+    write_treebank(folder)
     monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder

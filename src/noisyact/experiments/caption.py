@@ -33,8 +33,9 @@ import noisyact as na
 from noisyact.data import flickr8k
 from noisyact.experiments.caption_data import END, Shown, material, rounded
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment
+from noisyact.experiments.experiment import Arm, Experiment, check_at_least
 from noisyact.experiments.language import NoiseSettings
+from noisyact.experiments.team import ALONE, Team
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.search import beam
 
@@ -128,7 +129,14 @@ class Captions:
         self.evaluate_every = len(self.train.words) // settings.batch
         self._order: tuple[int, list[tuple[Tensor, int]]] = (-1, [])
         self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
+        self.team, self.trained = ALONE, self.model
         self._captured = captured(self._step, [self.train.words])
+
+    def spread(self, team: Team) -> None:
+        """Share out the captions of each batch."""
+        if self.settings.batch % team.size:
+            raise ValueError(f"caption: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
 
     @property
     def updates(self) -> int:
@@ -151,8 +159,8 @@ class Captions:
 
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of Adam."""
-        rows, steps = self._batch(index)
-        train, products = self.train, torch.backends.cuda.matmul
+        batch, steps = self._batch(index)
+        rows, train, products = self.team.share(batch), self.train, torch.backends.cuda.matmul
         before, products.allow_tf32 = products.allow_tf32, self.settings.tf32
         try:
             self._captured(train.images[rows], train.words[rows, :steps], train.lengths[rows])
@@ -164,19 +172,20 @@ class Captions:
     def _step(self, images: Tensor, words: Tensor, lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each number of steps."""
         mask = mask_of(lengths, words.shape[1])
-        logits, alpha = self.model(self.material.train.annotations.at(images), words)
+        logits, alpha = self.trained(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
         self.optimizer.zero_grad()
-        (nll + self.settings.penalty * doubly_stochastic(alpha, mask)).backward()
+        self.team.backward(nll + self.settings.penalty * doubly_stochastic(alpha, mask))
         self.optimizer.step()
         self._nll += nll.detach()
 
     def evaluate(self, index: int) -> dict[str, float]:
         """NLL of the epoch's training, with noise and dropout, and of validation; the best weights so far are kept."""
-        train_nll = self._nll.item() / self._since
+        train_nll = self.team.mean(self._nll).item() / self._since
         self._nll.zero_()
         self._since = 0
-        valid_nll = self._measured(self.model, self.material.valid)
+        # It may end the training, so all must have the same number, to the bit.
+        valid_nll = self.team.decided(lambda: self._measured(self.model, self.material.valid))
         if valid_nll < self.memory.get("valid_nll", float("inf")):
             self.memory.update(valid_nll=valid_nll, best=index)
             self.modules["best"].load_state_dict(self.model.state_dict())
@@ -254,11 +263,8 @@ def _search(model: Any, annotations: Tensor, settings: Settings) -> list[tuple[i
 
 
 def _check(settings: Settings) -> None:
-    for name in ("batch", "epochs", "patience", "beam", "longest"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"caption: {name}={getattr(settings, name)}: must be at least 1")
-    if settings.penalty < 0:
-        raise ValueError(f"caption: penalty={settings.penalty}: must be at least 0")
+    check_at_least(1, "caption", settings, "batch", "epochs", "patience", "beam", "longest")
+    check_at_least(0, "caption", settings, "penalty")
 
 
 def _paper(*scores: float) -> dict[str, float]:

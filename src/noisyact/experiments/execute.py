@@ -31,8 +31,9 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment, UnknownName
+from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
 from noisyact.experiments.language import Carried, LanguageModel, NoiseSettings
+from noisyact.experiments.milestones import at_parts
 from noisyact.experiments.programs import (
     CURRICULA,
     IGNORED,
@@ -44,6 +45,7 @@ from noisyact.experiments.programs import (
     programs,
     score,
 )
+from noisyact.experiments.team import ALONE, Team
 from noisyact.ops import triton
 
 __all__ = ["EXECUTE", "Execute", "Settings", "predictions"]
@@ -132,6 +134,7 @@ class Execute:
             "rounds": 0,
         }  # fmt: skip
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the round: loss, symbols right, symbols
+        self.team, self.trained = ALONE, self.model
         self.step = captured(self._step, [self.rate])
         self.ahead = device.type == "cuda"
         """Write the next programs while a GPU is at the last ones; a CPU would only do it earlier."""
@@ -142,6 +145,13 @@ class Execute:
         # The same test programs for every arm and seed.
         drawn = programs("test", "0", "baseline", self.target, self.target)
         self.test_x, self.test_y = Columns(drawn, settings.test_rows, settings.batch).packed()
+
+    def spread(self, team: Team) -> None:
+        """Share out the columns. Their state is not gathered: it is zero where a checkpoint is made."""
+        if self.settings.batch % team.size:
+            raise ValueError(f"execute: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        self.team, self.trained, self.step = team, team.averaged(self.model), self._step
+        self.carried.spread(team)
 
     @property
     def updates(self) -> int:
@@ -159,18 +169,18 @@ class Execute:
         if place == 0:
             self._begin_round()
         rows = slice(place * self.settings.steps, (place + 1) * self.settings.steps)
-        self.step(self.x[rows], self.y[rows])
+        self.step(self.team.share(self.x[rows], dim=1), self.team.share(self.y[rows], dim=1))
         if self.ahead:
             self._write_ahead(place)
         return self._end_round(index + 1) if place + 1 == self.settings.round else {}
 
     def _step(self, x: Tensor, y: Tensor) -> None:
         """All that an update does, in operations on static tensors alone."""
-        logits, state = self.model(x.long(), self.carried.state())
+        logits, state = self.trained(x.long(), self.carried.state())
         asked, logits = y.flatten().long(), logits.flatten(0, 1)
         loss = F.cross_entropy(logits, asked, ignore_index=IGNORED, reduction="sum")
         self.optimizer.zero_grad()
-        (loss / self.settings.batch).backward()
+        self.team.backward(loss / x.shape[1])
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
         self.optimizer.step()
         self.carried.keep(state)
@@ -212,8 +222,10 @@ class Execute:
         memory["rounds"] += 1
         if memory["rounds"] == self.settings.rounds_of_set:
             memory["set"], memory["rounds"] = memory["set"] + 1, 0
-        loss, right, symbols = self._sums.tolist()
-        train, valid = 100 * right / max(1, symbols), self._scored(*self._valid_set()).accuracy
+        loss, right, symbols = self.team.whole(self._sums[None]).sum(dim=0).tolist()
+        # The schedule goes by it, so all must have the same number, to the bit.
+        valid = self.team.decided(lambda: self._scored(*self._valid_set()).accuracy)
+        train = 100 * right / max(1, symbols)
         line = {
             "loss": loss / max(1, symbols), "train_accuracy": train, "valid_accuracy": valid,
             "length": memory["length"], "nesting": memory["nesting"], "learning_rate": memory["rate"],
@@ -252,13 +264,10 @@ class Execute:
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The accuracy of the last weights on all test rows, and that on the first rows at parts of the budget."""
         last, test = evaluations[-1], self._scored(self.test_x, self.test_y)
-        at = {
-            f"test_accuracy_at_{share}%": _last_before(evaluations, self.settings.updates * share // 100)
-            for share in (10, 25, 50)
-        }
         return {
             "test_accuracy": test.accuracy, "standard_error": test.standard_error, "programs_right": test.whole,
-            "valid_accuracy": last["valid_accuracy"], "train_accuracy": last["train_accuracy"], **at,
+            "valid_accuracy": last["valid_accuracy"], "train_accuracy": last["train_accuracy"],
+            **at_parts(evaluations, "test_accuracy", self.settings.updates),
             "updates": last["update"], "learning_rate": self.memory["rate"],
         }  # fmt: skip
 
@@ -276,10 +285,8 @@ class Execute:
 
 
 def _check(settings: Settings) -> None:
-    for name, least in (("batch", 1), ("steps", 1), ("round", 1), ("rounds_of_set", 1), ("patience", 1),
-                        ("valid_rows", 2), ("curve_rows", 2), ("test_rows", 2)):  # fmt: skip
-        if getattr(settings, name) < least:
-            raise ValueError(f"execute: {name}={getattr(settings, name)}: must be at least {least}")
+    check_at_least(1, "execute", settings, "batch", "steps", "round", "rounds_of_set", "patience")
+    check_at_least(2, "execute", settings, "valid_rows", "curve_rows", "test_rows")
     for name in ("updates", "evaluate_every"):
         if getattr(settings, name) % settings.round:
             raise ValueError(
@@ -291,11 +298,6 @@ def _check(settings: Settings) -> None:
         raise ValueError(f"execute: decay={settings.decay}: must be between 0 and 1")
     if settings.curriculum not in CURRICULA:
         raise UnknownName("execute: curriculum", settings.curriculum, CURRICULA)
-
-
-def _last_before(evaluations: list[dict[str, float]], update: int) -> float:
-    """What was measured at that update, or last before it: also of a run that had ended."""
-    return ([float("nan")] + [line["test_accuracy"] for line in evaluations if line["update"] <= update])[-1]
 
 
 _SMOKE = {

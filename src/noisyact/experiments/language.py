@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.data.text import Corpus
+from noisyact.experiments.team import ALONE, Team
 from noisyact.recurrent import NoisyRecurrent
 
 __all__ = ["Carried", "LanguageModel", "NoiseSettings", "columns", "continuation", "mean_nll", "perplexity"]
@@ -90,22 +91,37 @@ class LanguageModel(nn.Module):
 
 
 class Carried(nn.Module):
-    """The state of recurrent layers from one update to the next; a module, so that a checkpoint has it."""
+    """The state of recurrent layers from one update to the next; a module, so that a checkpoint has it.
+
+    In a team each process has the whole, but writes the state of its own columns alone, until all is gathered.
+    """
 
     def __init__(self, recurrent: NoisyRecurrent, batch: int) -> None:
         super().__init__()
         parts = 2 if recurrent.kind == "lstm" else 1
         self.register_buffer("parts", torch.zeros(parts, recurrent.num_layers, batch, recurrent.hidden_size))
+        self._team = ALONE
+
+    def spread(self, team: Team) -> None:
+        """From now on carry the state of this process's columns."""
+        self._team = team
+
+    def gather(self) -> None:
+        """Put the columns of the whole team into their places, as a checkpoint must have them."""
+        self.get_buffer("parts").copy_(self._team.whole(self._mine(), dim=2))
+
+    def _mine(self) -> Tensor:
+        return self._team.share(self.get_buffer("parts"), dim=2)  # a view: what is written there is in its place
 
     def state(self) -> Any:
         """As the layers take it: (h, c), or h alone."""
-        parts = self.get_buffer("parts").unbind()
+        parts = self._mine().unbind()
         return parts if len(parts) == 2 else parts[0]
 
     def keep(self, state: Any) -> None:
         """Carry this one from now on, without its gradient."""
         parts = state if isinstance(state, tuple) else (state,)
-        for mine, new in zip(self.get_buffer("parts"), parts, strict=True):
+        for mine, new in zip(self._mine(), parts, strict=True):
             mine.copy_(new.detach())
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from noisyact.data.text import Corpus
 from noisyact.experiments.capture import captured
 from noisyact.experiments.language import Carried, LanguageModel, columns, continuation
+from noisyact.experiments.team import ALONE, Team
 
 __all__ = ["Reader"]
 
@@ -56,7 +57,7 @@ class Reader:
                 f"{len(corpus.train):,}, the whole training text"
             )
         device = next(model.parameters()).device
-        self.corpus, self.model, self.optimizer, self.device = corpus, model, optimizer, device
+        self.name, self.corpus, self.model, self.optimizer, self.device = name, corpus, model, optimizer, device
         self.steps, self.max_gradient_norm = steps, max_gradient_norm
         self.train = columns(corpus.train[:used], batch).to(device)
         self.epoch = (len(self.train) - 1) // steps
@@ -68,7 +69,17 @@ class Reader:
         self.generators: dict[str, torch.Generator] = {}
         self.memory: dict[str, Any] = {}
         self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
+        self.team, self.trained = ALONE, model
         self._captured = captured(self._step, (self.train,))
+
+    def spread(self, team: Team) -> None:
+        """Share out the columns: each process reads its own, and carries their state."""
+        batch = self.train.shape[1]
+        if batch % team.size:
+            raise ValueError(f"{self.name}: batch={batch}: must be a multiple of the {team.size} devices")
+        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
+        self.train = team.share(self.train, dim=1)
+        self.carried.spread(team)
 
     def update(self, index: int) -> dict[str, float]:
         """The next rows, one step of the optimiser."""
@@ -78,14 +89,16 @@ class Reader:
             self.carried.get_buffer("parts").zero_()
         self._captured(window)
         self._since += 1
+        if index + 1 == self.updates or (index + 1) % self.evaluate_every == 0:
+            self.carried.gather()  # a checkpoint follows
         return {}
 
     def _step(self, window: Tensor) -> None:
         """All that an update does, in operations on static tensors alone."""
-        logits, state = self.model(window[:-1], self.carried.state())
+        logits, state = self.trained(window[:-1], self.carried.state())
         nll = F.cross_entropy(logits.flatten(0, 1), window[1:].flatten())
         self.optimizer.zero_grad()
-        (self.steps * nll).backward()  # Zaremba et al. sum over the steps, which matters to the clipping
+        self.team.backward(self.steps * nll)  # Zaremba et al. sum over the steps, which matters to the clipping
         nn.utils.clip_grad_norm_(self.model.parameters(), self.max_gradient_norm)
         self.optimizer.step()
         self.carried.keep(state)
@@ -93,7 +106,7 @@ class Reader:
 
     def train_nll(self) -> float:
         """The mean loss of the updates since the last call, in nats, with the noise and while the weights changed."""
-        mean = self._nll.item() / self._since
+        mean = self.team.mean(self._nll).item() / self._since
         self._nll.zero_()
         self._since = 0
         return mean

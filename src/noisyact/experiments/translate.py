@@ -45,8 +45,9 @@ from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, UnknownName
 from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.lengths import random_batches, rounded_up, sorted_batches
+from noisyact.experiments.team import ALONE, Team
 from noisyact.experiments.translator import PLAIN, Translator, attention_picture, bleu, check_sacrebleu, plain_bleu
-from noisyact.models.translation import Translation
+from noisyact.models.translation import Translation, sentence_nll
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,7 +140,14 @@ class Translate:
         """Updates of an epoch."""
         self._drawn: tuple[int, Tensor, list[list[int]]] = (-1, torch.empty(0), [])
         self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
+        self.team, self.trained = ALONE, self.model
         self._captured = captured(self._step, [self._nll])
+
+    def spread(self, team: Team) -> None:
+        """Share out the pairs of each batch, all padded as the whole is."""
+        if self.settings.batch % team.size:
+            raise ValueError(f"translate: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
 
     @property
     def updates(self) -> int:
@@ -152,7 +160,7 @@ class Translate:
             raise ValueError("translate: the run was begun with other vocabularies; is its text another one now?")
         rows, lengths = self._epoch(index // self.epoch)
         source_length, target_length = lengths[index % self.epoch]
-        mine = rows[index % self.epoch]
+        mine = self.team.share(rows[index % self.epoch])
         with self._products():
             self._captured(
                 self.train.source.padded(mine, source_length), self.train.source.lengths[mine],
@@ -176,9 +184,10 @@ class Translate:
 
     def _step(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each pair of padded lengths."""
-        nll = self.model.nll(source, lengths, target, target_lengths).mean()
+        logits, _ = self.trained(source, lengths, target)
+        nll = sentence_nll(logits, target, target_lengths).mean()
         self.optimizer.zero_grad()
-        nll.backward()
+        self.team.backward(nll)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
         self.optimizer.step()
         self._nll += nll.detach()
@@ -188,8 +197,9 @@ class Translate:
 
     def evaluate(self, index: int) -> dict[str, float]:
         """Nats a sentence: of the updates since the last time, and of validation without the noise."""
-        valid = self._mean_nll(self.model, self.valid)
-        train = self._nll.item() / max(self._since, 1)
+        # It may end the training, so all must have the same number, to the bit.
+        valid = self.team.decided(lambda: self._mean_nll(self.model, self.valid))
+        train = self.team.mean(self._nll).item() / max(self._since, 1)
         self._nll.zero_()
         self._since = 0
         if valid < self.memory.get("valid_nll", math.inf):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Attention", "Encoded", "Encoder", "Translation"]
+__all__ = ["Attention", "Encoded", "Encoder", "Translation", "sentence_nll"]
 
 
 class Encoded(NamedTuple):
@@ -155,9 +155,7 @@ class Translation(nn.Module):
     def nll(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """-log p of each target sentence, its end counted, in nats: [batch]."""
         logits, _ = self(source, lengths, target)
-        padding = torch.arange(len(target), device=target.device)[:, None] >= target_lengths
-        wanted = target.masked_fill(padding, -100)
-        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none").view(wanted.shape).sum(dim=0)
+        return sentence_nll(logits, target, target_lengths)
 
     def start(self, source: Tensor, lengths: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The state and the constants with which a search begins (:mod:`noisyact.models.search`)."""
@@ -185,3 +183,21 @@ class Translation(nn.Module):
 
     def _logits(self, h: Tensor, before: Tensor, context: Tensor) -> Tensor:
         return self.output(self.readout(torch.cat([h, before, context], dim=-1)))
+
+
+def sentence_nll(logits: Tensor, target: Tensor, lengths: Tensor) -> Tensor:
+    """-log p of each sentence, its end counted, in nats.
+
+    Args:
+        logits: [target, batch, target words].
+        target: [target, batch], int64; what follows a sentence's end does not count.
+        lengths: of the sentences, the end counted, [batch].
+
+    Returns: [batch].
+
+    >>> sentence_nll(torch.zeros(3, 2, 4), torch.zeros(3, 2, dtype=torch.long), torch.tensor([1, 3]))  # log 4 a word
+    tensor([1.3863, 4.1589])
+    """
+    padding = torch.arange(len(target), device=target.device)[:, None] >= lengths
+    wanted = target.masked_fill(padding, -100)
+    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none").view(wanted.shape).sum(dim=0)
