@@ -4,6 +4,8 @@ import signal
 import pytest
 import torch
 
+from noisyact.data import locate
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker: more threads would only wait for each other
 
@@ -27,3 +29,22 @@ def poisoned_memory(monkeypatch):
             return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
 
         monkeypatch.setattr(torch, name, poisoned)
+
+
+def _found(name):
+    try:
+        return locate.find(name)
+    except locate.Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def real_mnist():
+    """Where MNIST's own files are; a test that asks is skipped where they are not."""
+    return _found("mnist")
+
+
+@pytest.fixture
+def real_treebank():
+    """Where the Treebank's own files are; a test that asks is skipped where they are not."""
+    return _found("ptb")

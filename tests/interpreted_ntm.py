@@ -1,4 +1,4 @@
-"""The kernels of the Neural Turing Machine's heads by Triton's interpreter: test_interpreted_kernels.py starts these."""
+"""The kernels of the Neural Turing Machine's heads by Triton's interpreter; test_interpreted_kernels.py starts them."""
 
 import pytest
 import torch

@@ -146,15 +146,7 @@ def test_what_is_not_the_treebank_is_refused(treebank):
         text.penn_treebank(WORDS, verified=False)
 
 
-@pytest.fixture
-def real():
-    try:
-        return locate.find("ptb")
-    except locate.Missing as missing:
-        pytest.skip(str(missing))
-
-
-def test_real_counts(real):
+def test_real_counts(real_treebank):
     assert verify.verify("ptb") == []
     words = text.penn_treebank(WORDS)
     assert [len(part) for part in (words.train, words.valid, words.test)] == [929_589, 73_760, 82_430]

@@ -43,14 +43,6 @@ def tiny(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.fixture
-def real():
-    try:
-        return locate.find("mnist")
-    except locate.Missing as missing:
-        pytest.skip(str(missing))
-
-
 def test_is_registered_with_every_arm():
     assert registry.load("mnist") is MNIST
     assert ARMS == ["tanh", "hard", "leak", "nan", "nah", "nani", "nanil", "nanis"]
@@ -141,7 +133,7 @@ def test_bad_settings_and_data_are_named(tiny, tmp_path):
         run(MNIST, "tanh", "smoke", 0, tmp_path / "out", changes={"verified": False})
 
 
-def test_real_counts(real):
+def test_real_counts(real_mnist):
     assert verify.verify("mnist") == []
     for part, count, first in (("train", 60_000, [5, 0, 4, 1, 9]), ("t10k", 10_000, [7, 2, 1, 0, 4])):
         images, labels = images_and_labels(part)
@@ -153,7 +145,7 @@ def test_real_counts(real):
     assert round(train_images.float().mean().item() / 255, 4) == 0.1307
 
 
-def test_real_smoke(real, tmp_path):
+def test_real_smoke(real_mnist, tmp_path):
     record = run(MNIST, "nan", "smoke", 0, tmp_path, device="cpu")
     assert record["status"] == "finished"
     assert record["result"]["test_error"] < 25

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import noisyact as na
-from noisyact.data import locate
 from noisyact.data.text import CHARACTERS, penn_treebank
 from noisyact.experiments import registry
 from noisyact.experiments.ptb_char import PTB_CHAR, Characters
@@ -100,15 +99,7 @@ def test_stopped_and_resumed_ends_the_same(arm, treebank, tmp_path):
     assert 14 < task.epoch < 21 < task.updates
 
 
-@pytest.fixture
-def real():
-    try:
-        return locate.find("ptb")
-    except locate.Missing as missing:
-        pytest.skip(str(missing))
-
-
-def test_real_smoke(real, tmp_path):
+def test_real_smoke(real_treebank, tmp_path):
     record = run(PTB_CHAR, "nani", "smoke", 0, tmp_path, device="cpu")
     assert record["status"] == "finished"
     assert 2 < record["result"]["test_bpc"] < 4.6  # below the frequencies alone, 4.3 or so, or not far above them

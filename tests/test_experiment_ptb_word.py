@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import noisyact as na
-from noisyact.data import locate
 from noisyact.data.text import WORDS, penn_treebank
 from noisyact.experiments import registry
 from noisyact.experiments.language import LanguageModel, NoiseSettings, columns, mean_nll
@@ -242,15 +241,7 @@ def test_graph_updates_as_the_cpu_does(arm, treebank):
     assert there.train_nll() == pytest.approx(here.train_nll(), rel=1e-3)
 
 
-@pytest.fixture
-def real():
-    try:
-        return locate.find("ptb")
-    except locate.Missing as missing:
-        pytest.skip(str(missing))
-
-
-def test_real_smoke(real, tmp_path):
+def test_real_smoke(real_treebank, tmp_path):
     record = run(PTB_WORD, "nah", "smoke", 0, tmp_path, device="cpu")
     assert record["status"] == "finished"
     assert 20 < record["result"]["test_perplexity"] < 100

@@ -14,7 +14,7 @@ from noisyact.bench.timing import median_times
 from noisyact.recurrent import NoisyGRU, NoisyLSTM, NoisyRecurrent
 from noisyact.tables import text_table
 
-__all__ = ["SHAPES", "Row", "WrongResult", "measure", "table"]
+__all__ = ["SHAPES", "Row", "WrongResult", "forward_and_backward", "inference", "measure", "table"]
 
 SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (26, 128, 64, 1)]
 """Steps, batch, units and layers; the input has as many features as there are units."""
@@ -88,26 +88,13 @@ def _time(
 ) -> Row:
     leaf, g = x.detach().requires_grad_(), torch.randn_like(x)
 
-    def forward(layer: nn.Module) -> Callable[[], object]:
-        return lambda: layer(leaf)
-
-    def both(layer: nn.Module) -> Callable[[], object]:
-        def run() -> None:
-            layer.zero_grad()
-            leaf.grad = None
-            layer(leaf)[0].backward(g)
-
-        return run
-
-    def inference(layer: nn.Module) -> Callable[[], object]:
-        def run() -> None:
-            with torch.no_grad():
-                layer(x)
-
-        return run
-
+    calls: dict[str, Callable[[nn.Module], Callable[[], object]]] = {
+        "forward": lambda layer: lambda: layer(leaf),
+        "both": lambda layer: forward_and_backward(layer, leaf, g),
+        "inference": lambda layer: inference(layer, x),
+    }
     times = {}
-    for what, make in (("forward", forward), ("both", both), ("inference", inference)):
+    for what, make in calls.items():
         for layer in (noisy, plain):
             layer.train(what != "inference")
         times[what] = median_times([make(noisy), make(plain)], repeats, block)
@@ -125,6 +112,27 @@ def _time(
         inference_ratio=times["inference"][0] / times["inference"][1],
         memory_ratio=memory[0] / memory[1],
     )
+
+
+def forward_and_backward(layer: nn.Module, x: Tensor, g: Tensor) -> Callable[[], object]:
+    """What is timed of training: the layer's output and, from its gradient g, all other gradients."""
+
+    def run() -> None:
+        layer.zero_grad()
+        x.grad = None
+        layer(x)[0].backward(g)
+
+    return run
+
+
+def inference(layer: nn.Module, x: Tensor) -> Callable[[], object]:
+    """The output alone."""
+
+    def run() -> None:
+        with torch.no_grad():
+            layer(x)
+
+    return run
 
 
 def table(rows: list[Row]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisyact.bench.recurrent import PEERS, WrongResult
+from noisyact.bench.recurrent import PEERS, WrongResult, forward_and_backward, inference
 from noisyact.recurrent import NoisyRecurrent
 from noisyact.tables import text_table
 
@@ -105,28 +105,13 @@ def _time(
     repeats: int,
 ) -> Row:  # fmt: skip
     leaf, g = x.detach().requires_grad_(), torch.randn_like(x)
-
-    def both(layer: nn.Module) -> Callable[[], object]:
-        def run() -> None:
-            layer.zero_grad()
-            leaf.grad = None
-            layer(leaf)[0].backward(g)
-
-        return run
-
-    def inference(layer: nn.Module) -> Callable[[], object]:
-        def run() -> None:
-            with torch.no_grad():
-                layer(x)
-
-        return run
-
-    both_ms = median_ms([both(noisy), both(plain)], repeats)
-    graph_ms = median_ms([graph(both(noisy)), graph(both(plain))], repeats)
-    memory = [_peak_mib(both(layer)) for layer in (noisy, plain)]
+    both = [forward_and_backward(layer, leaf, g) for layer in (noisy, plain)]
+    both_ms = median_ms(both, repeats)
+    graph_ms = median_ms([graph(run) for run in both], repeats)
+    memory = [_peak_mib(run) for run in both]
     noisy.eval()
     plain.eval()
-    inference_ms = median_ms([inference(noisy), inference(plain)], repeats)
+    inference_ms = median_ms([inference(layer, x) for layer in (noisy, plain)], repeats)
     return Row(
         layer=name,
         shape=shape,
