@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -48,40 +47,41 @@ def started(out: Path, updates: int, *arguments: str, **environment: str) -> sub
     )  # fmt: skip
 
 
-class Failed(NamedTuple):
-    """A run on two devices whose second process was killed after two evaluations."""
+def test_a_process_that_fails_ends_all_and_two_machines_do_what_two_devices_do(tmp_path):
+    """One test: the record of the devices, up to the failure, is that with which the machines' is compared."""
+    devices = folder_of(tmp_path / "devices", "unique", "smoke", "nan", 0)
+    _fails_after_two_evaluations(tmp_path / "devices", devices / "metrics.jsonl")
+    machines = folder_of(tmp_path / "machine-0", "unique", "smoke", "nan", 0)
+    _two_machines(tmp_path)
+    assert [line["update"] for line in read_lines(machines / "metrics.jsonl")] == [20, 40]
+    assert (devices / "metrics.jsonl").read_bytes().startswith((machines / "metrics.jsonl").read_bytes())
+    config, on_devices = (read_json(folder / "config.json") for folder in (machines, devices))
+    on_devices["settings"]["updates"] = 40
+    assert config == on_devices
+    assert read_json(machines / "result.json")["status"] == "finished"
+    assert not (tmp_path / "machine-1").exists()
 
-    folder: Path
-    exit_code: int
-    said: str
 
-
-@pytest.fixture(name="failed", scope="module")
-def _failed(tmp_path_factory):
-    out = tmp_path_factory.mktemp("devices")
+def _fails_after_two_evaluations(out: Path, metrics: Path) -> None:
     parent = started(out, 100_000, "--devices", "2")
-    folder, end = folder_of(out, "unique", "smoke", "nan", 0), time.monotonic() + 60
-    while len(read_lines(folder / "metrics.jsonl")) < 2:
+    end = time.monotonic() + 60
+    while len(read_lines(metrics)) < 2:
         assert time.monotonic() < end
         assert parent.poll() is None, parent.communicate()
         time.sleep(0.02)
     os.kill(_rank_one_of(parent.pid), signal.SIGKILL)
     said = parent.communicate(timeout=60)[1]  # ends when the last process that has the pipe does
-    return Failed(folder, parent.returncode, said)
+    assert parent.returncode == 1
+    assert "process 1 of 2 (counted from 0) failed with exit code -9; all were ended" in said
 
 
-def test_a_process_that_fails_ends_all(failed):
-    assert failed.exit_code == 1
-    assert "process 1 of 2 (counted from 0) failed with exit code -9; all were ended" in failed.said
-
-
-def test_two_machines_do_what_two_devices_do(failed, tmp_path):
-    """Both machines are this one, and are given the same command; that of rank 0 keeps the record."""
+def _two_machines(out: Path) -> None:
+    """Both are this one, and are given the same command; that of rank 0 keeps the record."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     commands = [
-        started(tmp_path / f"machine-{rank}", 40, "--num-nodes", "2", NODE_RANK=str(rank), **where) for rank in (0, 1)
+        started(out / f"machine-{rank}", 40, "--num-nodes", "2", NODE_RANK=str(rank), **where) for rank in (0, 1)
     ]
     try:
         for command in commands:
@@ -90,15 +90,6 @@ def test_two_machines_do_what_two_devices_do(failed, tmp_path):
     finally:
         for command in commands:
             command.terminate()
-    folder = folder_of(tmp_path / "machine-0", "unique", "smoke", "nan", 0)
-    metrics = (folder / "metrics.jsonl").read_bytes()
-    assert [line["update"] for line in read_lines(folder / "metrics.jsonl")] == [20, 40]
-    assert (failed.folder / "metrics.jsonl").read_bytes().startswith(metrics)
-    config, on_devices = (read_json(path / "config.json") for path in (folder, failed.folder))
-    on_devices["settings"]["updates"] = 40
-    assert config == on_devices
-    assert read_json(folder / "result.json")["status"] == "finished"
-    assert not (tmp_path / "machine-1").exists()
 
 
 def _rank_one_of(parent: int) -> int:
