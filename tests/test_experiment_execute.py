@@ -1,4 +1,4 @@
-"""Learning to Execute: its updates against nn.LSTM, its schedule, its sets of programs, its scores."""
+"""Learning to Execute: its updates against nn.LSTM, its schedule, its sets of programs, its samples."""
 
 import contextlib
 import io
@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from noisyact.experiments import registry
-from noisyact.experiments.execute import EXECUTE, Execute, Settings, predictions
+from noisyact.experiments.execute import EXECUTE, Execute, Settings
 from noisyact.experiments.files import read_lines
-from noisyact.experiments.programs import IGNORED, SYMBOLS, Columns, decoded, score
+from noisyact.experiments.program_scores import predictions, score
+from noisyact.experiments.programs import IGNORED, SYMBOLS, decoded
 from noisyact.experiments.run import folder_of, run
 
 CPU = torch.device("cpu")
@@ -277,41 +278,6 @@ def test_samples_predict_at_their_places():
     assert len(rows) > 5
     assert all(target == prediction for _, target, prediction in rows)
     assert task._scored(task.test_x, task.test_y) == (100.0, 0.0, 100.0)
-
-
-def test_scores_as_worked_out_by_hand():
-    # 7. and 42. and 42. of which the last is cut before its full stop: 2, 3 and 2 symbols to predict.
-    texts = ["print(7)@7.", "print(42)@42.", "print(42)@42."]
-    x, y = Columns(iter(texts), 36, 1).packed()
-    assert (y != IGNORED).sum() == 7
-    predicted = torch.where(y == IGNORED, 0, x[1:])
-    assert score(x, y, predicted) == (100.0, 0.0, 100.0)
-    wrong = predicted.clone()
-    places = (y[:, 0] != IGNORED).nonzero()[:, 0]
-    wrong[places[2:4]] = SYMBOLS.index("-")  # two of the second program
-    wrong[places[5]] = SYMBOLS.index("-")  # one of the third, which is cut and so not among the whole
-    found = score(x, y, wrong)
-    a = 4 / 7
-    spread = (2 - 2 * a) ** 2 + (1 - 3 * a) ** 2 + (1 - 2 * a) ** 2
-    assert found.accuracy == pytest.approx(100 * a)
-    assert found.standard_error == pytest.approx(100 * (3 / 2 * spread) ** 0.5 / 7)
-    assert found.whole == 50.0
-
-
-def test_standard_error_is_that_of_repeated_draws():
-    """Of many test sets of 200 programs that are right or wrong as a whole, with probability 1/2."""
-    generator = torch.Generator().manual_seed(0)
-    stream = (f"print({n})@{n}." for n in iter(lambda: int(torch.randint(1, 9999, (), generator=generator)), -1))
-    accuracies, errors = [], []
-    for _ in range(150):
-        x, y = Columns(stream, 3000, 1).packed()
-        program = (x[:-1] == SYMBOLS.index("@")).cumsum(0)
-        wrong = torch.rand(len(x), generator=generator)[program] < 0.5
-        found = score(x, y, torch.where(wrong, IGNORED - 1, y))
-        accuracies.append(found.accuracy)
-        errors.append(found.standard_error)
-    spread = torch.tensor(accuracies).std().item()
-    assert sum(errors) / len(errors) == pytest.approx(spread, rel=0.2)
 
 
 def test_bad_settings_are_named():

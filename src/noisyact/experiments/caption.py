@@ -31,13 +31,14 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.data import flickr8k
-from noisyact.experiments.caption_data import END, Shown, material, rounded
+from noisyact.experiments.caption_data import Shown, material, rounded
+from noisyact.experiments.captioner import Captioner
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, check_at_least
 from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.team import ALONE, Team
+from noisyact.experiments.tf32 import tf32_products
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
-from noisyact.models.search import beam
 
 __all__ = ["CAPTION", "CAPTIONS", "SCORED", "Captions", "Settings"]
 
@@ -46,8 +47,6 @@ CAPTIONS = "captions of the test images"
 SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 """What `noisyact score` adds to a result, in per cent."""
 _DRAWN = 10
-_SEARCHED = 100
-"""Images of one search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +133,7 @@ class Captions:
 
     def spread(self, team: Team) -> None:
         """Share out the captions of each batch."""
-        if self.settings.batch % team.size:
-            raise ValueError(f"caption: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        team.check_even("caption", self.settings.batch)
         self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
 
     @property
@@ -160,12 +158,9 @@ class Captions:
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of Adam."""
         batch, steps = self._batch(index)
-        rows, train, products = self.team.share(batch), self.train, torch.backends.cuda.matmul
-        before, products.allow_tf32 = products.allow_tf32, self.settings.tf32
-        try:
+        rows, train = self.team.share(batch), self.train
+        with tf32_products(self.settings.tf32):
             self._captured(train.images[rows], train.words[rows, :steps], train.lengths[rows])
-        finally:
-            products.allow_tf32 = before
         self._since += 1
         return {}
 
@@ -218,7 +213,7 @@ class Captions:
         """Captions of all test images, beside the first of those that people wrote."""
         test = self.material.test
         rows = [
-            [name, self._text(caption), " ".join(written[0])]
+            [name, self.captioner.text(caption), " ".join(written[0])]
             for name, caption, written in zip(test.images, self._found, test.captions, strict=True)
         ]
         return [{"title": CAPTIONS, "columns": ["image", "caption", "one of five by people"], "rows": rows}]
@@ -229,37 +224,28 @@ class Captions:
 
         test, rows = self.material.test, []
         for image, caption in enumerate(self._found[:_DRAWN]):
-            words = torch.tensor([[*caption, END]], device=self.device)
-            with torch.no_grad():
-                _, alpha = self.modules["best"](test.annotations.at(torch.tensor([image], device=self.device)), words)
             photo = flickr8k.photo(test.images[image]) if self.settings.photos else None
-            rows.append((test.images[image], photo, [*self._text(caption).split(), "(end)"], alpha[0].cpu()))
+            words = [*self.captioner.text(caption).split(), "(end)"]
+            rows.append((test.images[image], photo, words, self.captioner.attention(test, image, caption)))
         return {"attention": draw(rows)}
 
     @functools.cached_property
-    def _found(self) -> list[tuple[int, ...]]:
-        """The caption that the best weights give each of the test images."""
-        test, model = self.material.test, self.modules["best"].eval()
-        found: list[tuple[int, ...]] = []
-        for images in torch.arange(len(test.images), device=self.device).split(_SEARCHED):
-            found += _search(model, test.annotations.at(images), self.settings)
-        return found
+    def captioner(self) -> Captioner:
+        """Captions with the best weights."""
+        best = self.modules["best"]
+        assert isinstance(best, CaptionModel)
+        return Captioner(best, self.vocabulary, width=self.settings.beam, longest=self.settings.longest)
 
-    def _text(self, caption: tuple[int, ...]) -> str:
-        return " ".join(self.vocabulary.symbols[number] for number in caption)
+    @functools.cached_property
+    def _found(self) -> list[tuple[int, ...]]:
+        """The caption of each of the test images."""
+        return self.captioner.captions(self.material.test)
 
 
 def _nll(logits: Tensor, words: Tensor, mask: Tensor) -> Tensor:
     """The NLL of each caption, [batch]."""
     each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
     return (each.unflatten(0, words.shape) * mask).sum(dim=1)
-
-
-def _search(model: Any, annotations: Tensor, settings: Settings) -> list[tuple[int, ...]]:
-    with torch.no_grad():
-        state, constants = model.begin(annotations)
-        found = beam(model.step, state, constants, width=settings.beam, end=END, longest=settings.longest)
-    return [hypotheses[0].tokens for hypotheses in found]
 
 
 def _check(settings: Settings) -> None:

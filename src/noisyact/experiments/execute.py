@@ -34,21 +34,12 @@ from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
 from noisyact.experiments.language import Carried, LanguageModel, NoiseSettings
 from noisyact.experiments.milestones import at_parts
-from noisyact.experiments.programs import (
-    CURRICULA,
-    IGNORED,
-    SYMBOLS,
-    Columns,
-    Difficulty,
-    Score,
-    decoded,
-    programs,
-    score,
-)
+from noisyact.experiments.program_scores import Score, predictions, sample, score
+from noisyact.experiments.programs import CURRICULA, IGNORED, SYMBOLS, Columns, Difficulty, programs
 from noisyact.experiments.team import ALONE, Team
 from noisyact.ops import triton
 
-__all__ = ["EXECUTE", "Execute", "Settings", "predictions"]
+__all__ = ["EXECUTE", "Execute", "Settings"]
 
 _SHOWN = 30
 """Programs among the samples."""
@@ -93,21 +84,6 @@ class Settings(NoiseSettings):
     """Read at the end: twenty times as many, for a smaller standard error."""
 
 
-def predictions(model: nn.Module, x: Tensor, steps: int) -> Tensor:
-    """The likeliest next symbol, uint8 [rows - 1, columns], after each but the last of x; the noise is its expectation.
-
-    The state begins at zero and is carried from window to window of `steps`.
-    """
-    training, state, found = model.training, None, []
-    model.eval()
-    with torch.no_grad():
-        for window in x[:-1].split(steps):
-            logits, state = model(window.long(), state)
-            found.append(logits.argmax(dim=2).to(torch.uint8))
-    model.train(training)
-    return torch.cat(found)
-
-
 class Execute:
     """One run."""
 
@@ -148,8 +124,7 @@ class Execute:
 
     def spread(self, team: Team) -> None:
         """Share out the columns. Their state is not gathered: it is zero where a checkpoint is made."""
-        if self.settings.batch % team.size:
-            raise ValueError(f"execute: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        team.check_even("execute", self.settings.batch)
         self.team, self.trained, self.step = team, team.averaged(self.model), self._step
         self.carried.spread(team)
 
@@ -273,15 +248,9 @@ class Execute:
 
     def samples(self) -> list[dict[str, Any]]:
         """Test programs, what they print, and what is predicted of it symbol by symbol."""
-        x, rows = self.test_x[:, :1], []
-        predicted = predictions(self.model, x.to(self.device), self.settings.steps)[:, 0].cpu()
-        text, start = decoded(x[:, 0]), 0
-        while len(rows) < _SHOWN and (stop := text.find(".", start)) >= 0:
-            code, printed = text[start:stop].split("@")
-            at = start + len(code)  # after it the first printed symbol is predicted
-            rows.append([code.replace("#", "\n"), printed + ".", decoded(predicted[at : at + len(printed) + 1])])
-            start = stop + 1
-        return [{"title": "Test programs", "columns": ["program", "target", "prediction"], "rows": rows}]
+        x = self.test_x[:, :1]
+        predicted = predictions(self.model, x.to(self.device), self.settings.steps)
+        return [sample("Test programs", x[:, 0], predicted[:, 0].cpu(), _SHOWN)]
 
 
 def _check(settings: Settings) -> None:

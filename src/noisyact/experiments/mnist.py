@@ -146,8 +146,7 @@ class Digits:
 
     def spread(self, team: Team) -> None:
         """Share out the images of each batch."""
-        if self.settings.batch % team.size:
-            raise ValueError(f"mnist: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        team.check_even("mnist", self.settings.batch)
         self.team, self.trained, self.step = team, team.averaged(self.model), self._step
 
     def _batch(self, index: int) -> Tensor:

@@ -28,12 +28,10 @@ __all__ = [
     "SYMBOLS",
     "Columns",
     "Difficulty",
-    "Score",
     "Writer",
     "curriculum",
     "decoded",
     "programs",
-    "score",
 ]
 
 SYMBOLS = "0123456789abcdefghijlnoprstx()+-*=;:<> #@."
@@ -238,40 +236,3 @@ def decoded(symbols: Tensor) -> str:
     'a=7'
     """
     return "".join(SYMBOLS[code] for code in symbols.tolist())
-
-
-class Score(NamedTuple):
-    """How much of what programs print is right, in per cent."""
-
-    accuracy: float
-    """Symbols, each given those before it."""
-    standard_error: float
-    """Of the accuracy, programs being drawn."""
-    whole: float
-    """Programs with every symbol right: what the model writes alone is then right too."""
-
-
-def score(x: Tensor, y: Tensor, predicted: Tensor) -> Score:
-    """Of predictions, [rows - 1, columns], for packed programs x and y.
-
-    With n_i symbols of program i, c_i of them right, and the accuracy a = sum c_i / sum n_i, the standard error is
-    sqrt(m / (m - 1) sum (c_i - a n_i)^2) / sum n_i over the m programs.
-
-    >>> x, y = Columns(iter(["print(7)@7.", "print(8)@8."]), 11, 2).packed()
-    >>> predicted = x[1:].clone()
-    >>> predicted[-2, 0] = 3  # of the first program one symbol of two is wrong
-    >>> score(x, y, predicted)
-    Score(accuracy=75.0, standard_error=25.0, whole=50.0)
-    """
-    x, y, predicted = x.cpu(), y.cpu(), predicted.cpu()
-    asked = y != IGNORED
-    begun = (x[:-1] == SYMBOLS.index("@")).cumsum(0)
-    program = (begun + len(x) * torch.arange(x.shape[1]))[asked]
-    count = program.bincount().double()
-    right = program.bincount((predicted == y)[asked].double(), len(count))
-    complete = program.bincount((y == SYMBOLS.index("."))[asked].double(), len(count)) > 0
-    count, right, complete = (part[count > 0] for part in (count, right, complete))
-    accuracy, m = right.sum() / count.sum(), len(count)
-    spread = (right - accuracy * count).square().sum() * m / max(1, m - 1)
-    whole = (right == count)[complete].double().mean()
-    return Score(*(100 * value.item() for value in (accuracy, spread.sqrt() / count.sum(), whole)))

@@ -8,9 +8,10 @@ bits per character, everything else the same in all arms. So here::
 
 What the paper leaves open is chosen once for all arms: one layer of 512 units, characters embedded in 64 numbers, Adam
 with a rate of 0.002, the gradient clipped, batches of 64 columns, 10 epochs, all weights uniform as torch initialises
-its recurrent layers. alpha and c are those of the authors' code. Every sequence, also in validation and test, begins with
-a state of zeros: carried through a whole epoch, the state went where no reader that begins anew could follow, and
-validation was 3 bits above training in the first epoch. Test bits are those of the weights that were best in validation.
+its recurrent layers. alpha and c are those of the authors' code. Every sequence, also in validation and test, begins
+with a state of zeros: carried through a whole epoch, the state went where no reader that begins anew could follow, and
+validation was 3 bits above training in the first epoch. Test bits are those of the weights that were best in
+validation.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ class Reader:
 
     def spread(self, team: Team) -> None:
         """Share out the columns: each process reads its own, and carries their state."""
-        batch = self.train.shape[1]
-        if batch % team.size:
-            raise ValueError(f"{self.name}: batch={batch}: must be a multiple of the {team.size} devices")
+        team.check_even(self.name, self.train.shape[1])
         self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
         self.train = team.share(self.train, dim=1)
         self.carried.spread(team)

@@ -50,6 +50,11 @@ class Team:
         """This process's part of a batch."""
         return batch
 
+    def check_even(self, experiment: str, batch: int) -> None:
+        """Raise an error for a batch that cannot be shared out evenly."""
+        if batch % self.size:
+            raise ValueError(f"{experiment}: batch={batch}: must be a multiple of the {self.size} devices")
+
     def whole(self, share: Tensor, dim: int = 0) -> Tensor:
         """The parts of all processes, put together again."""
         return share

@@ -42,10 +42,11 @@ from noisyact.data.packed import PackedCorpus, Pairs
 from noisyact.data.parallel import check, corpus
 from noisyact.data.text import UNKNOWN
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment, UnknownName
+from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
 from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.lengths import random_batches, rounded_up, sorted_batches
 from noisyact.experiments.team import ALONE, Team
+from noisyact.experiments.tf32 import tf32_products
 from noisyact.experiments.translator import PLAIN, Translator, attention_picture, bleu, check_sacrebleu, plain_bleu
 from noisyact.models.translation import Translation, sentence_nll
 
@@ -145,8 +146,7 @@ class Translate:
 
     def spread(self, team: Team) -> None:
         """Share out the pairs of each batch, all padded as the whole is."""
-        if self.settings.batch % team.size:
-            raise ValueError(f"translate: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        team.check_even("translate", self.settings.batch)
         self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
 
     @property
@@ -193,7 +193,7 @@ class Translate:
         self._nll += nll.detach()
 
     def _products(self) -> Any:
-        return _tf32(self.settings.tf32 and self.device.type == "cuda")
+        return tf32_products(self.settings.tf32 and self.device.type == "cuda")
 
     def evaluate(self, index: int) -> dict[str, float]:
         """Nats a sentence: of the updates since the last time, and of validation without the noise."""
@@ -300,27 +300,10 @@ def _optimizer(model: nn.Module, settings: Settings, device: torch.device) -> to
     raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
 
 
-class _tf32:
-    """Whether products of float32 matrices on a GPU are TF32, for a while."""
-
-    def __init__(self, on: bool) -> None:
-        self._on, self._before = on, False
-
-    def __enter__(self) -> None:
-        self._before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self._on
-
-    def __exit__(self, *error: object) -> None:
-        torch.backends.cuda.matmul.allow_tf32 = self._before
-
-
 def _check(settings: Settings) -> None:
-    for name in ("word_size", "hidden", "batch", "patience", "beam", "longest_translation"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"translate: {name}={getattr(settings, name)}: must be at least 1")
+    check_at_least(1, "translate", settings, "word_size", "hidden", "batch", "patience", "beam", "longest_translation")
 
 
-_HARD = {"hard": True}
 TRANSLATE = Experiment(
     name="translate",
     title="English to French: the attention model of dl4mt with noise in every nonlinearity",

@@ -111,8 +111,7 @@ class Unique:
 
     def spread(self, team: Team) -> None:
         """Share out the sequences of each batch."""
-        if self.settings.batch % team.size:
-            raise ValueError(f"unique: batch={self.settings.batch}: must be a multiple of the {team.size} devices")
+        team.check_even("unique", self.settings.batch)
         self.team, self.trained, self.step = team, team.averaged(self.model), self._step
 
     def update(self, index: int) -> dict[str, float]:
