@@ -31,6 +31,14 @@ def poisoned_memory(monkeypatch):
         monkeypatch.setattr(torch, name, poisoned)
 
 
+@pytest.fixture
+def own_data(tmp_path, monkeypatch):
+    """A folder that is looked in for data sets, and nowhere else."""
+    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "data"
+
+
 def _found(name):
     try:
         return locate.find(name)

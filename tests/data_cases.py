@@ -22,10 +22,8 @@ TINY = set_of(file_of("first.txt", FIRST), file_of("second.bin", SECOND))
 
 
 @pytest.fixture(autouse=True, name="folder")
-def data_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "data" / "tiny"
+def data_folder(own_data):
+    return own_data / "tiny"
 
 
 def left_in(folder):

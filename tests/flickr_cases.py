@@ -41,9 +41,7 @@ def write(folder):
 
 
 @pytest.fixture(name="flickr")
-def small_flickr(tmp_path, monkeypatch):
-    folder = tmp_path / "data" / "flickr8k"
+def small_flickr(own_data):
+    folder = own_data / "flickr8k"
     write(folder)
-    monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder

@@ -14,6 +14,7 @@ import torch
 
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.unique import UNIQUE
+from run_cases import kept
 
 CHANGES = {"updates": 12, "evaluate_every": 2, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
@@ -52,15 +53,8 @@ def in_fork(out: Path, die_at: int | None = None, after: float | None = None) ->
     return os.WIFEXITED(status)
 
 
-def kept(out: Path) -> dict[str, bytes]:
-    """Everything that must be the same: all but times and what the code was."""
-    folder = folder_of(out, "unique", "smoke", "nan-annealed", 3)
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in files
-        if path.name not in ("timing.jsonl", "result.json")
-    }
+def left(out: Path) -> dict[str, bytes]:
+    return kept(folder_of(out, "unique", "smoke", "nan-annealed", 3))
 
 
 def main(folder: Path) -> None:
@@ -71,9 +65,9 @@ def main(folder: Path) -> None:
     start = time.monotonic()
     assert in_fork(folder / "again")
     seconds = time.monotonic() - start
-    expected = kept(folder / "whole")
+    expected = left(folder / "whole")
     assert len(expected) == 6, list(expected)
-    assert kept(folder / "again") == expected
+    assert left(folder / "again") == expected
     kills = 0
     for case in range(15):
         out = folder / f"killed-{case}"
@@ -90,7 +84,7 @@ def main(folder: Path) -> None:
             kills += 1
             if kills % 4 == 0:  # some progress for sure, else short lives could go on for long
                 in_fork(out, die_at=150)
-        assert kept(out) == expected, out
+        assert left(out) == expected, out
     print(f"{kills} kills, all ended alike")
 
 

@@ -25,13 +25,11 @@ def write(folder, part, pairs):
 
 
 @pytest.fixture(name="backwards")
-def backwards_corpus(tmp_path, monkeypatch):
-    folder = tmp_path / "data" / "multi30k"
+def backwards_corpus(own_data):
+    folder = own_data / "multi30k"
     folder.mkdir(parents=True)
     for part, count in COUNTS.items():
         write(folder, part, pairs_of(part, count))
-    monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
 
 
@@ -52,11 +50,9 @@ def packed_corpus():
 
 
 @pytest.fixture(name="packed_alone")
-def packed_backwards(tmp_path, monkeypatch):
+def packed_backwards(own_data):
     """A machine that has the packed corpus, and neither its text nor sacremoses."""
-    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tmp_path / "data" / "packed" / PACKED
+    path = own_data / "packed" / PACKED
     path.parent.mkdir(parents=True)
     packed_corpus().write(path)
     return path

@@ -39,6 +39,7 @@ from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.translate import TRANSLATE
 from noisyact.experiments.unique import UNIQUE
 from parallel_cases import PACKED, packed_corpus
+from run_cases import kept
 from text_cases import write_treebank
 
 RANKS = 2
@@ -214,15 +215,6 @@ def uneven_batches_are_refused(runs: list[Small]) -> None:
         task: Any = experiment.start(settings, 3, torch.device("cpu"))
         with pytest.raises(ValueError, match=rf"batch={settings.batch}: must be a multiple of the 5 devices"):
             task.spread(Five())
-
-
-def kept(folder: Path) -> dict[str, bytes]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in files
-        if path.name not in ("timing.jsonl", "result.json")
-    }
 
 
 def killed_and_resumed_ends_the_same(folder: Path, small: Small, arm: str) -> None:

@@ -85,9 +85,8 @@ def trained(make, arm, changes, plain, updates, schedule=None, seed=3):
 
 
 @pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    monkeypatch.setenv("NOISYACT_DATA", str(made(tmp_path / "data" / "mnist").parent))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def tiny(own_data):
+    made(own_data / "mnist")
 
 
 CASES = [

@@ -13,7 +13,7 @@ from noisyact.data.parallel import CORPORA, corpus, packed_path
 from noisyact.experiments.lengths import random_batches
 from parallel_cases import backwards_corpus, pairs_of, write  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not pytest.importorskip("sacremoses"), reason="needs sacremoses")
+pytest.importorskip("sacremoses")
 
 
 def sentence(vocabulary, sentences, row):

@@ -16,6 +16,7 @@ from noisyact.experiments.caption import CAPTION, CAPTIONS, Captions
 from noisyact.experiments.caption_data import AT_ONCE, Numbered
 from noisyact.experiments.grid import Job
 from noisyact.experiments.run import folder_of, run
+from run_cases import stopped_ends_as_whole
 
 ARMS = [arm.name for arm in CAPTION.arms]
 CPU = torch.device("cpu")
@@ -157,27 +158,8 @@ def test_a_run_ends_when_validation_does_not_improve(flickr):
     assert all(torch.equal(value, kept[name]) for name, value in task.modules["best"].state_dict().items())
 
 
-class Stopped(Exception):
-    pass
-
-
-def test_a_run_that_is_stopped_ends_as_one_that_is_not(flickr, tmp_path):
-    changes = {**TINY, "epochs": 3}
-
-    def stop(done, total, line):
-        if done and done < total:
-            raise Stopped
-
-    run(CAPTION, "nah", "smoke", 1, tmp_path / "whole", device="cpu", changes=changes)
-    for _ in range(2):
-        with pytest.raises(Stopped):
-            run(CAPTION, "nah", "smoke", 1, tmp_path / "parts", device="cpu", changes=changes, progress=stop)
-    run(CAPTION, "nah", "smoke", 1, tmp_path / "parts", device="cpu", changes=changes)
-    whole, parts = (folder_of(tmp_path / name, "caption", "smoke", "nah", 1) for name in ("whole", "parts"))
-    names = ["metrics.jsonl", "samples.json", *(f"checkpoints/{path.name}/state.json" for path in
-                                               sorted((whole / "checkpoints").iterdir()))]  # fmt: skip
-    for name in names:
-        assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+def test_stopped_and_resumed_ends_the_same(flickr, tmp_path):
+    stopped_ends_as_whole(CAPTION, "nah", tmp_path, {**TINY, "epochs": 3})
 
 
 @pytest.mark.gpu

@@ -16,6 +16,7 @@ from noisyact.experiments.files import read_lines
 from noisyact.experiments.program_scores import predictions, score
 from noisyact.experiments.programs import IGNORED, SYMBOLS, decoded
 from noisyact.experiments.run import folder_of, run
+from run_cases import stopped_ends_as_whole
 
 CPU = torch.device("cpu")
 ARMS = [arm.name for arm in EXECUTE.arms]
@@ -230,20 +231,8 @@ def test_the_schedule_ends_a_run(tmp_path):
 
 @pytest.mark.parametrize("arm", ["reference", "nah"])
 def test_stopped_and_resumed_ends_the_same(arm, tmp_path):
-    def stop(done, updates, line):
-        if done in (10, 30):  # within the two rounds of a set, and between sets
-            raise KeyboardInterrupt
-
-    where = {"device": "cpu", "changes": {"patience": 1, "evaluate_every": 10}}
-    whole = run(EXECUTE, arm, "smoke", 1, tmp_path / "whole", **where)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(EXECUTE, arm, "smoke", 1, tmp_path / "parts", progress=stop, **where)
-    parts = run(EXECUTE, arm, "smoke", 1, tmp_path / "parts", **where)
-    assert parts["result"] == whole["result"]
-    for name in ("metrics.jsonl", "samples.json"):
-        texts = [(folder(tmp_path / d, arm, 1) / name).read_text() for d in ("whole", "parts")]
-        assert texts[0] == texts[1]
+    """Within the two rounds of a set, and between sets."""
+    stopped_ends_as_whole(EXECUTE, arm, tmp_path, {"patience": 1, "evaluate_every": 10})
     lengths = [line["length"] for line in metrics(tmp_path / "whole", arm, 1)]
     assert lengths[0] == 1
     assert lengths[-1] == 2  # patience of 1: the schedule has changed something

@@ -1,7 +1,6 @@
 """The MNIST experiment: on digits made here, and on the real ones where they are there."""
 
 import gzip
-import json
 import struct
 
 import pytest
@@ -9,8 +8,10 @@ import torch
 
 from noisyact.data import locate, verify
 from noisyact.experiments import registry
+from noisyact.experiments.files import read_lines
 from noisyact.experiments.mnist import MNIST, Digits, Network, Settings, images_and_labels
-from noisyact.experiments.run import folder_of, run
+from noisyact.experiments.run import run
+from run_cases import stopped_ends_as_whole
 
 TINY = {"validation": 100, "measured": 100, "batch": 16, "hidden": 24, "verified": False}
 ARMS = [arm.name for arm in MNIST.arms]
@@ -36,11 +37,8 @@ def made(folder):
 
 
 @pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    folder = made(tmp_path / "data" / "mnist")
-    monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return folder
+def tiny(own_data):
+    return made(own_data / "mnist")
 
 
 def test_is_registered_with_every_arm():
@@ -80,22 +78,9 @@ def test_an_epoch_sees_every_image_once(tiny):
 
 @pytest.mark.parametrize("arm", ["tanh", "nah"])
 def test_stopped_and_resumed_ends_the_same(arm, tiny, tmp_path):
-    def stop(done, updates, line):
-        if done in (20, 40):  # within the first epoch of 25 updates, and within the second
-            raise KeyboardInterrupt
-
-    where = {"device": "cpu", "changes": TINY}
-    whole = run(MNIST, arm, "smoke", 1, tmp_path / "whole", **where)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(MNIST, arm, "smoke", 1, tmp_path / "parts", progress=stop, **where)
-    parts = run(MNIST, arm, "smoke", 1, tmp_path / "parts", **where)
-    assert parts["result"] == whole["result"]
-    lines = [
-        (folder_of(tmp_path / d, "mnist", "smoke", arm, 1) / "metrics.jsonl").read_text() for d in ("whole", "parts")
-    ]
-    assert lines[0] == lines[1]
-    assert [json.loads(line)["update"] for line in lines[0].splitlines()] == [20, 40, 60]
+    """Within the first epoch of 25 updates, and within the second."""
+    whole = stopped_ends_as_whole(MNIST, arm, tmp_path, TINY)
+    assert [line["update"] for line in read_lines(whole / "metrics.jsonl")] == [20, 40, 60]
 
 
 def test_tests_with_the_best_weights(tiny):

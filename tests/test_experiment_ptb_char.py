@@ -11,7 +11,8 @@ from noisyact.data.text import CHARACTERS, penn_treebank
 from noisyact.experiments import registry
 from noisyact.experiments.ptb_char import PTB_CHAR, Characters
 from noisyact.experiments.run import folder_of, run
-from text_cases import small_treebank, stop_after_an_evaluation  # noqa: F401
+from run_cases import stopped_ends_as_whole
+from text_cases import small_treebank  # noqa: F401
 
 TINY = {"hidden": 24, "tokens": None, "batch": 8, "steps": 20, "epochs": 4, "evaluate_every": 20, "verified": False}
 ARMS = [arm.name for arm in PTB_CHAR.arms]
@@ -84,18 +85,10 @@ def test_tests_and_speaks_with_the_best_weights(treebank):
 
 @pytest.mark.parametrize("arm", ["reference", "nanis"])
 def test_stopped_and_resumed_ends_the_same(arm, treebank, tmp_path):
-    """Also within an epoch, from the state that was carried."""
-    where = {"device": "cpu", "changes": {**TINY, "epochs": 2, "evaluate_every": 7}}
-    whole = run(PTB_CHAR, arm, "smoke", 1, tmp_path / "whole", **where)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(PTB_CHAR, arm, "smoke", 1, tmp_path / "parts", progress=stop_after_an_evaluation(), **where)
-    parts = run(PTB_CHAR, arm, "smoke", 1, tmp_path / "parts", **where)
-    assert parts["result"] == whole["result"]
-    folders = [folder_of(tmp_path / d, "ptb-char", "smoke", arm, 1) for d in ("whole", "parts")]
-    assert len({(folder / "metrics.jsonl").read_text() for folder in folders}) == 1
-    assert len({(folder / "samples.json").read_text() for folder in folders}) == 1
-    task = Characters(PTB_CHAR.effective(arm, "smoke", where["changes"]), 1, CPU)
+    """Also within an epoch."""
+    changes = {**TINY, "epochs": 2, "evaluate_every": 7}
+    stopped_ends_as_whole(PTB_CHAR, arm, tmp_path, changes)
+    task = Characters(PTB_CHAR.effective(arm, "smoke", changes), 1, CPU)
     assert 14 < task.epoch < 21 < task.updates
 
 

@@ -12,10 +12,12 @@ from torch import nn
 import noisyact as na
 from noisyact.data.text import WORDS, penn_treebank
 from noisyact.experiments import registry
+from noisyact.experiments.files import read_lines
 from noisyact.experiments.language import LanguageModel, NoiseSettings, columns, mean_nll
 from noisyact.experiments.ptb_word import PTB_WORD, PTB_WORD_MEDIUM, Settings, Words
 from noisyact.experiments.run import folder_of, run
-from text_cases import PARTS, small_treebank, stop_after_an_evaluation  # noqa: F401
+from run_cases import stopped_ends_as_whole
+from text_cases import PARTS, small_treebank  # noqa: F401
 
 TINY = {"hidden": 12, "tokens": None, "vocabulary": None, "batch": 4, "steps": 5, "verified": False}
 LEARNS = {"bound": 0.5, "hidden": 20, "epochs": 8, "first_epochs": 6}
@@ -194,18 +196,8 @@ def test_test_text_decides_nothing(treebank, tmp_path):
 
 @pytest.mark.parametrize("arm", ["reference", "nah"])
 def test_stopped_and_resumed_ends_the_same(arm, treebank, tmp_path):
-    where = {"device": "cpu", "changes": {**TINY, "epochs": 4, "first_epochs": 2}}
-    whole = run(PTB_WORD, arm, "smoke", 1, tmp_path / "whole", **where)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(PTB_WORD, arm, "smoke", 1, tmp_path / "parts", progress=stop_after_an_evaluation(), **where)
-    parts = run(PTB_WORD, arm, "smoke", 1, tmp_path / "parts", **where)
-    assert parts["result"] == whole["result"]
-    lines = [
-        (folder_of(tmp_path / d, "ptb-word", "smoke", arm, 1) / "metrics.jsonl").read_text() for d in ("whole", "parts")
-    ]
-    assert lines[0] == lines[1]
-    assert len(lines[0].splitlines()) == 4
+    whole = stopped_ends_as_whole(PTB_WORD, arm, tmp_path, {**TINY, "epochs": 4, "first_epochs": 2})
+    assert len(read_lines(whole / "metrics.jsonl")) == 4
 
 
 def test_bad_settings_are_named(treebank):

@@ -11,6 +11,7 @@ import noisyact as na
 from noisyact.experiments import registry
 from noisyact.experiments.recall import RECALL, Recall, sequences
 from noisyact.experiments.run import folder_of, run
+from run_cases import stopped_ends_as_whole
 
 ARMS = [arm.name for arm in RECALL.arms]
 CPU = torch.device("cpu")
@@ -127,20 +128,8 @@ def test_learns_to_recall(arm, tmp_path):
 
 @pytest.mark.parametrize("arm", ["reference", "nan-annealed"])
 def test_stopped_and_resumed_ends_the_same(arm, tmp_path):
-    def stop(done, updates, line):
-        if done in (5, 10):
-            raise KeyboardInterrupt
-
-    where = {"device": "cpu", "changes": {**TINY, "updates": 14, "evaluate_every": 5, "controller": "lstm"}}
-    whole = run(RECALL, arm, "smoke", 1, tmp_path / "whole", **where)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(RECALL, arm, "smoke", 1, tmp_path / "parts", progress=stop, **where)
-    parts = run(RECALL, arm, "smoke", 1, tmp_path / "parts", **where)
-    assert parts["result"] == whole["result"]
-    folders = [folder_of(tmp_path / d, "recall", "smoke", arm, 1) for d in ("whole", "parts")]
-    for name in ("metrics.jsonl", "checkpoints/000000014/tensors.safetensors"):
-        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+    changes = {**TINY, "updates": 14, "evaluate_every": 5, "controller": "lstm"}
+    stopped_ends_as_whole(RECALL, arm, tmp_path, changes)
 
 
 def test_bad_settings_are_named():

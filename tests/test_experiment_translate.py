@@ -14,6 +14,7 @@ from noisyact.experiments.translate_text import translate_text
 from noisyact.experiments.translator import bleu
 from noisyact_cli.app import app
 from parallel_cases import backwards_corpus, pairs_of, write  # noqa: F401
+from run_cases import stopped_ends_as_whole
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("sacremoses")
@@ -27,8 +28,9 @@ TINY = {
     "evaluate_every": 4,
     "longest_translation": 6,
 }
-LEARNING = {"words": 20, "word_size": 24, "hidden": 32, "batch": 16, "updates": 400, "evaluate_every": 80,
-            "optimizer": "adam", "learning_rate": 0.02, "longest_translation": 8}  # fmt: skip
+# Six of six seeds and arms end with a BLEU of 100; with a rate of 0.02 it depends on the seed.
+LEARNING = {"words": 20, "word_size": 24, "hidden": 48, "batch": 16, "updates": 650, "evaluate_every": 130,
+            "optimizer": "adam", "learning_rate": 0.01, "longest_translation": 8}  # fmt: skip
 ARMS = [arm.name for arm in TRANSLATE.arms]
 
 
@@ -42,12 +44,12 @@ def test_learns_to_say_it_backwards(arm, backwards, tmp_path):
     record = run(TRANSLATE, arm, "smoke", 0, tmp_path, device="cpu", changes=LEARNING)
     folder = folder_of(tmp_path, "translate", "smoke", arm, 0)
     result = record["result"]
-    assert result["test_bleu"] > 50  # what it has not learned yet are the longest sentences; by chance below 10
-    assert result["test_bleu_plain_text"] > 50
+    assert result["test_bleu"] > 80
+    assert result["test_bleu_plain_text"] > 80
     assert result["test_nll"] < 2  # of 6 by chance
     samples = json.loads((folder / "samples.json").read_text())
     assert len(samples[0]["rows"]) == 20  # all of the test set
-    assert sum(reference == translation for _, reference, translation in samples[0]["rows"]) >= 10
+    assert sum(reference == translation for _, reference, translation in samples[0]["rows"]) >= 15
     assert "tok:none" in samples[1]["rows"][0][1]
     assert "tok:13a" in samples[1]["rows"][1][1]
     assert {path.name for path in (folder / "pictures").iterdir()} >= {"attention-1.svg", "attention-1.png"}
@@ -61,27 +63,12 @@ def test_learns_to_say_it_backwards(arm, backwards, tmp_path):
     text.write_text("two one\n\nsix three two\n")
     answer = CliRunner().invoke(app, ["translate", "--checkpoint", str(folder), "--file", str(text), "--device", "cpu"])
     assert answer.exit_code == 0
-    said = answer.stdout.splitlines()
-    assert said == [t.translation for t in translate_text(folder, ["two one", "", "six three two"])]
-    assert said[:2] == ["un deux", ""]
+    assert answer.stdout.splitlines() == ["un deux", "", "deux trois six"]
 
 
 @pytest.mark.parametrize("arm", ["reference", "nah"])
 def test_stopped_and_resumed_ends_the_same(arm, backwards, tmp_path):
-    def stop(done, updates, line):
-        if done in (4, 8):
-            raise KeyboardInterrupt
-
-    where = {"device": "cpu", "changes": {**TINY, "batch": 64}}  # two epochs
-    whole = run(TRANSLATE, arm, "smoke", 1, tmp_path / "whole", **where)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            run(TRANSLATE, arm, "smoke", 1, tmp_path / "parts", progress=stop, **where)
-    parts = run(TRANSLATE, arm, "smoke", 1, tmp_path / "parts", **where)
-    assert parts["result"] == whole["result"]
-    folders = [folder_of(tmp_path / d, "translate", "smoke", arm, 1) for d in ("whole", "parts")]
-    for name in ("metrics.jsonl", "checkpoints/000000012/tensors.safetensors", "samples.json"):
-        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+    stopped_ends_as_whole(TRANSLATE, arm, tmp_path, {**TINY, "batch": 64})  # two epochs
 
 
 def test_arms_begin_with_the_same_weights(backwards):

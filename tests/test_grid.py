@@ -16,6 +16,7 @@ from noisyact.experiments.files import alone_in, read_lines
 from noisyact.experiments.grid import Job, run_all
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.unique import UNIQUE, Settings, Unique
+from run_cases import kept
 
 TINY = {"updates": 12, "evaluate_every": 2, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
@@ -26,16 +27,6 @@ def do(out, changes=None, **more):
 
 def place(out) -> Path:
     return folder_of(out, "unique", "smoke", "nan", 0)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All that must be the same: not times, and not what the code was."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in files
-        if path.name not in ("timing.jsonl", "result.json")
-    }
 
 
 def test_killed_at_any_moment_ends_the_same(tmp_path):
@@ -66,7 +57,7 @@ def test_corrupt_checkpoint_is_named_and_the_one_before_used(tmp_path, file, dam
     with pytest.warns(UserWarning, match=r"checkpoints/000000012 cannot be used"):
         do(tmp_path / "hurt", progress=lambda done, *_: updates.append(done))
     assert updates == [10, 12]
-    assert contents(folder) == contents(place(tmp_path / "whole"))
+    assert kept(folder) == kept(place(tmp_path / "whole"))
 
 
 def test_no_good_checkpoint_starts_anew(tmp_path):
@@ -78,7 +69,7 @@ def test_no_good_checkpoint_starts_anew(tmp_path):
         path.write_text("[]")
     with pytest.warns(UserWarning, match="cannot be used"):
         do(tmp_path / "hurt")
-    assert contents(folder) == contents(place(tmp_path / "whole"))
+    assert kept(folder) == kept(place(tmp_path / "whole"))
 
 
 def test_half_a_line_of_metrics_does_not_count(tmp_path):
@@ -90,7 +81,7 @@ def test_half_a_line_of_metrics_does_not_count(tmp_path):
         with (folder / name).open("a") as file:
             file.write('{"update": 14, "lo')
     do(tmp_path / "cut")
-    assert contents(folder) == contents(place(tmp_path / "whole"))
+    assert kept(folder) == kept(place(tmp_path / "whole"))
     assert [line["update"] for line in read_lines(folder / "timing.jsonl")] == [2, 4, 6, 8, 10, 12]
 
 
@@ -203,7 +194,7 @@ def test_nothing_is_lost_with_the_parent(tmp_path):
         run(UNIQUE, "nan", "smoke", 1, tmp_path / "whole", device="cpu", changes=changes)
     finally:
         torch.set_num_threads(torch_threads)
-    assert contents(folders[1]) == contents(folder_of(tmp_path / "whole", "unique", "smoke", "nan", 1))
+    assert kept(folders[1]) == kept(folder_of(tmp_path / "whole", "unique", "smoke", "nan", 1))
 
 
 def _until(happened, seconds=60.0):

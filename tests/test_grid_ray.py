@@ -20,19 +20,10 @@ from noisyact.experiments.mirror import apply, contents
 from noisyact.experiments.ray_worker import Worker
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.unique import UNIQUE
+from run_cases import kept
 
 LONG = {"updates": "800", "evaluate_every": "5", "test_sequences": "40", "hidden": "4", "batch": "4", "length": "6"}
 TINY = {**LONG, "updates": "12", "evaluate_every": "2"}
-
-
-def kept(folder: Path) -> dict[str, bytes]:
-    """All that must be the same: not times, not what the code was, not what loggers have."""
-    paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {
-        name: path.read_bytes()
-        for name, path in paths.items()
-        if name not in ("timing.jsonl", "result.json") and not name.startswith("logs/")
-    }
 
 
 def done_here(out: Path, arm: str, seed: int, changes=LONG) -> Path:

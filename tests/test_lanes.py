@@ -12,22 +12,13 @@ from noisyact.experiments.run import folder_of
 from noisyact.experiments.table import table_of
 from noisyact.experiments.throughput import throughput_of
 from noisyact.experiments.unique import UNIQUE
+from run_cases import kept
 
 TINY = {"updates": 60, "evaluate_every": 20, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
 
 def job(out, arm, seed, **more):
     return Job("unique", arm, "smoke", seed, out, "cpu", {**TINY, **more})
-
-
-def contents(folder):
-    """All that must be the same: not times, and not what the code was."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in files
-        if path.name not in ("timing.jsonl", "result.json")
-    }
 
 
 def test_runs_side_by_side_end_as_alone(tmp_path):
@@ -47,7 +38,7 @@ def test_runs_side_by_side_end_as_alone(tmp_path):
     for index in (0, 3, 4, 5, 6, 7):
         alone = Job("unique", jobs[index].arm, "smoke", jobs[index].seed, tmp_path / "alone", "cpu", TINY)
         alone.do()
-        assert contents(alone.folder) == contents(jobs[index].folder)
+        assert kept(alone.folder) == kept(jobs[index].folder)
         assert [kind for job, kind in seen if job == jobs[index]] == ["progress"] * 4 + ["ended"]
 
 
@@ -66,7 +57,7 @@ def test_interrupted_they_leave_their_folders_free(tmp_path):
             pass
     assert all(outcome.record is not None for outcome in lanes.run_all(jobs, 3))
     lanes.run_all(whole, 1)
-    assert [contents(a.folder) for a in jobs] == [contents(a.folder) for a in whole]
+    assert [kept(a.folder) for a in jobs] == [kept(a.folder) for a in whole]
 
 
 def test_warnings_are_told_of_the_run_that_gave_them(tmp_path):

@@ -1,6 +1,5 @@
 """A small text in three parts with the form of the Penn Treebank, and where the tests keep it."""
 
-import itertools
 import random
 
 import pytest
@@ -23,20 +22,7 @@ def write_treebank(folder):
 
 
 @pytest.fixture(name="treebank")
-def small_treebank(tmp_path, monkeypatch):
-    folder = tmp_path / "data" / "ptb"
+def small_treebank(own_data):
+    folder = own_data / "ptb"
     write_treebank(folder)
-    monkeypatch.setenv("NOISYACT_DATA", str(folder.parent))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
-
-
-def stop_after_an_evaluation():
-    """Progress that interrupts a run at its second call: the first says where the run begins."""
-    calls = itertools.count()
-
-    def stop(done, updates, line):
-        if next(calls) == 1:
-            raise KeyboardInterrupt
-
-    return stop
