@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["MOST", "prepare", "serves"]
 
 MOST = 16
-"""Processes at once by default: more of them no longer do more on an H200."""
+"""Processes at once by default: that many were tried on an H200, and the service has queues for them."""
 
 
 def serves() -> bool:
