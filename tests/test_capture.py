@@ -77,7 +77,7 @@ def trained(make, arm, changes, plain, updates, schedule=None, seed=3):
     if plain:
         task.step = task._step
     if schedule is not None:
-        task.schedule = schedule
+        object.__setattr__(task.settings, "c_at", schedule)  # the settings are frozen, and asked for c at every update
     torch.manual_seed(seed)
     losses = [line["loss"] for index in range(updates) if (line := task.update(index))]
     weights = {name: value.clone() for name, value in task.model.state_dict().items()}
