@@ -17,8 +17,8 @@ from noisyact.recurrent import NoisyRecurrent
 
 __all__ = ["Carried", "LanguageModel", "NoiseSettings", "columns", "continuation", "mean_nll", "perplexity"]
 
-_AT_ONCE = 2000
-"""Predictions of one piece of an evaluation: with 10,000 words 80 MB of logits."""
+_AT_ONCE = 20_000_000
+"""Logits of one piece of an evaluation: 80 MB, which with 10,000 words is 2,000 predictions."""
 _LONGEST_WORD = 30
 
 
@@ -144,7 +144,7 @@ def mean_nll(model: LanguageModel, text: Tensor) -> float:
         model: of the language.
         text: in columns, [rows, columns]; the state is zero at their first row.
     """
-    training, size = model.training, max(1, _AT_ONCE // text.shape[1])
+    training, size = model.training, max(1, _AT_ONCE // (text.shape[1] * model.output.out_features))
     total, state = torch.zeros((), dtype=torch.float64, device=text.device), None
     model.eval()
     with torch.no_grad():
