@@ -108,6 +108,15 @@ def test_a_graph_does_what_the_step_does(make, arm, changes, tiny):
 
 
 @gpu
+@pytest.mark.parametrize("arm", ["reference", "nan"])
+def test_a_run_repeats_to_the_bit(arm):
+    """At the full size: torch's own gradient of an embedding would not, with so many symbols at once."""
+    once, again = (trained(Unique, arm, {"batch": 128, "hidden": 64, "embedding": 32}, False, 40) for _ in range(2))
+    assert torch.equal(once[1], again[1])
+    assert all(map(torch.equal, once[0].values(), again[0].values()))
+
+
+@gpu
 def test_a_scale_that_is_set_between_replays_has_its_effect():
     def falling(index: int) -> float:
         return 20.0 / (index + 1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.data.text import Corpus
+from noisyact.experiments.embedding import Embedding
 from noisyact.experiments.team import ALONE, Team
 from noisyact.recurrent import NoisyRecurrent
 
@@ -75,7 +76,7 @@ class LanguageModel(nn.Module):
 
     def __init__(self, symbols: int, recurrent: NoisyRecurrent, bound: float, seed: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(symbols, recurrent.input_size)
+        self.embedding = Embedding(symbols, recurrent.input_size)
         self.recurrent = recurrent
         self.output = nn.Linear(recurrent.hidden_size, symbols)
         generator = torch.Generator().manual_seed(seed)

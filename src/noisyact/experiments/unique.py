@@ -20,6 +20,7 @@ import noisyact as na
 from noisyact.experiments.annealed import AnnealedNoise
 from noisyact.experiments.capture import captured
 from noisyact.experiments.draws import Draws
+from noisyact.experiments.embedding import Embedding
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.milestones import at_parts, updates_to
 from noisyact.experiments.team import ALONE, Team
@@ -73,7 +74,7 @@ class Counter(nn.Module):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(settings.values, settings.embedding)
+        self.embedding = Embedding(settings.values, settings.embedding)
         state, gate = settings.schemes("unique")
         self.lstm = na.NoisyLSTM(settings.embedding, settings.hidden, noise=state, gate_noise=gate, hard=settings.hard)
         self.head = nn.Sequential(
