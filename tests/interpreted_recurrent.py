@@ -11,6 +11,7 @@ import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import cell_op, reference
 from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import plan as plans
 from noisyact.ops.recurrent.gpu import registration, step
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 from programs_in_turns import take_turns
@@ -80,11 +81,68 @@ def test_programs_that_wait_for_each_other_equal_the_reference(case, monkeypatch
         close(gradient, right_gradients[name], name)
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch, poisoned_memory):
+    """Plans as for a GPU, all programs in one launch; memory from new_empty comes full of NaN too."""
+    for name in ("forward_plan", "backward_plan"):
+        chosen = getattr(gpu, name)
+        monkeypatch.setattr(gpu, name, lambda *sizes, chosen=chosen: chosen(*sizes[:4], 132))
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **settings: empty(*a, **settings).fill_(float("nan")))
+    take_turns(monkeypatch)
+
+
+IN_LAUNCH = [
+    Case("lstm", 2, 3, 9),
+    Case("gru", 2, 20, 8, inputs=136, reverse=True, has_p=False),
+    Case("gru", 3, 2, 17, inputs=1, state=False),
+    Case("rnn_tanh", 1, 1, 1),
+    Case("rnn_relu", 1, 40, 8, reverse=True),
+]
+
+
+@pytest.mark.parametrize("case", IN_LAUNCH, ids=lambda case: f"{case.kind}-{case.hidden}")
+def test_the_weights_gradients_in_the_launch_equal_the_reference(case, as_on_a_gpu, monkeypatch):
+    monkeypatch.delattr(gpu, "_recurrent_weights")  # so that it fails if torch's products are taken
+    right, wide = case.reference()
+    mine = case.by_kernels()
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        close(gradient, right_gradients[name], name)
+
+
+def test_the_weights_gradients_in_the_launch_are_torchs_products(as_on_a_gpu, monkeypatch):
+    case = Case("gru", 2, 3, 9, dtype=torch.float16)
+    case.x = torch.randn(6, 8, dtype=torch.float16)[:, :5]  # rows apart from each other, and no gradient of its own
+    leaves = {name: leaf for name, leaf in case.leaves().items() if name != "x"}
+    in_launch = case.gradients(case.by_kernels(), leaves)
+    monkeypatch.setattr(plans, "_ROWS_IN_LAUNCH", 0)
+    products = case.gradients(case.by_kernels(), leaves)
+    for name, gradient in in_launch.items():
+        if name in ("w_ih", "w_hh"):  # torch's are rounded twice, with and without the first state
+            torch.testing.assert_close(gradient, products[name], rtol=1e-3, atol=1e-3)
+        else:
+            assert torch.equal(gradient, products[name])
+    case.w_ih.requires_grad_(False)
+    case.w_hh.requires_grad_(False)
+    others = {name: leaf for name, leaf in leaves.items() if name not in ("w_ih", "w_hh")}
+    for name, gradient in case.gradients(case.by_kernels(), others).items():
+        assert torch.equal(gradient, products[name])
+
+
+def test_the_weights_gradients_are_in_the_launch_only_of_what_is_small():
+    plan = plans.backward_plan("lstm", 20, 200, 4, 132)
+    assert plan.writes_weights(20 * 20, 200)
+    assert not plan.writes_weights(200 * 64, 200)
+    assert not plan.writes_weights(20 * 20, 10_000)
+    assert not plans.backward_plan("lstm", 20, 200, 4, 0).writes_weights(20 * 20, 200)
+    assert not plans.backward_plan("lstm", 20, 650, 4, 132).writes_weights(20 * 20, 200)
+
+
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("state", [True, False])
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize(("kind", "state"), [("lstm", True), ("gru", False), ("rnn_tanh", True)])
 def test_layers_above_each_other_equal_one_after_the_other(kind, state):
-    below, above = Case(kind, 3, 3, 5, state=state, packed=True), Case(kind, 3, 3, 5, state=state)
+    below, above = Case(kind, 2, 3, 5, state=state, packed=True), Case(kind, 2, 3, 5, state=state)
     weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in (below, above)]
     leaves = {f"{name} {i}": leaf for i, case in enumerate((below, above)) for name, leaf in case.leaves().items()}
     del leaves["x 1"]

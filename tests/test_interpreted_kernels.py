@@ -15,10 +15,10 @@ TESTS = Path(__file__).parent
     [
         ("interpreted_activation.py", None),
         ("interpreted_ntm.py", None),
-        ("interpreted_recurrent.py", "registers or wait_for"),
+        ("interpreted_recurrent.py", "registers or wait_for or in_the_launch"),
         ("interpreted_recurrent.py", "in_parts"),
         ("interpreted_recurrent.py", "one_slice"),
-        ("interpreted_recurrent.py", "cells or rules or compiled"),
+        ("interpreted_recurrent.py", "cells or rules or compiled or above_each_other"),
     ],
 )
 def test_kernels_in_the_interpreter(file, part):

@@ -57,13 +57,16 @@ class ProductsAsCudnn:
 
 
 _FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP")
-_BACKWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE")
+_BACKWARD_FLAGS = (
+    "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
+    "WEIGHTS_MULTIPLE",
+)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
 def _launcher(
     kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, cut: Plan, precision: str, dtypes: tuple,
-    flags: tuple[bool, ...],
+    flags: tuple[int, ...],
 ) -> Launcher:  # fmt: skip
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
@@ -202,10 +205,10 @@ def layer_forward(
 def layer_backward(
     kind: str, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor,
     rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, reverse: bool, wants_h0: bool, cut: Plan, room: BackwardRoom,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Sequence[Tensor]]:  # fmt: skip
+    noise: CellNoise, reverse: bool, wants_h0: bool, x: Tensor | None, cut: Plan, room: BackwardRoom,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Sequence[Tensor], Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0 (None where not
-    wanted); and those of p (empty if there is none), of b_ih and of b_hh.
+    wanted); those of p (empty if there is none), of b_ih and of b_hh; and of W_ih and W_hh where the input x is given.
     """
     steps, batch, offsets = rows
     hidden, gates = w_hh.shape[1], GATES[kind]
@@ -226,12 +229,18 @@ def layer_backward(
     if wants_h0 or not cut.persistent:
         dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
         dc0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device) if kind == "lstm" else None
+    dw_ih = dw_hh = None
+    inputs = multiple = 0
+    if x is not None:
+        inputs = x.shape[1]
+        multiple = math.gcd(8, hidden, inputs)
+        dw_ih, dw_hh = x.new_empty(gates * hidden, inputs), x.new_empty(gates * hidden, hidden)
     dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
         flags = (
             reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
-            dc is not None, dh0 is not None,
+            dc is not None, dh0 is not None, multiple,
         )  # fmt: skip
         _launcher(
             backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
@@ -239,13 +248,13 @@ def layer_backward(
         )(
             (programs * blocks,),
             (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
-             dgates, dh0, dc0, sums, out, exchange, _alarm()),
-            (first, last, steps, batch, hidden, padded, inner, programs),
+             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, dw_ih, dw_hh),
+            (first, last, steps, batch, hidden, padded, inner, programs, inputs),
         )  # fmt: skip
 
     if cut.persistent:
         launch(0, steps + wants_h0, dh_n, dc_n)
-        return dgates, dh0, dc0, gradients
+        return dgates, dh0, dc0, gradients, dw_ih, dw_hh
     for i in range(steps + wants_h0):
         launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
     count = NONLINEARITIES[kind] if p is not None else 0
@@ -253,4 +262,5 @@ def layer_backward(
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
     dh0, dc0 = (None if d is None else d.to(y.dtype) for d in (dh0, dc0))
     together = torch.cat([dp, db_ih, db[: gates * hidden]])
-    return dgates, dh0, dc0, together.split_with_sizes([count * hidden, gates * hidden, gates * hidden])
+    gradients = together.split_with_sizes([count * hidden, gates * hidden, gates * hidden])
+    return dgates, dh0, dc0, gradients, None, None

@@ -1,8 +1,9 @@
 """Recurrent layers on a GPU: noise comes in as seeds, gradients by the kernels.
 
 One layer in one direction is one launch, the whole time loop inside. Layers above each other are one operation, since a
-small network waits for the host: fewer calls into torch, less memory to ask for. The gradients of the weights and of
-the input are torch's products, over all steps at once. registration.py has the layer as torch.compile sees it.
+small network waits for the host: fewer calls into torch, less memory to ask for. The gradient of the input is torch's
+product, over all steps at once; those of the weights too, except in a small network, where the launch has them.
+registration.py has the layer as torch.compile sees it.
 """
 
 from __future__ import annotations
@@ -137,14 +138,15 @@ def backward(
             y, a, extra = kept[3 * index + 1 : 3 * index + 4]
             below = kept[3 * index - 2] if index else x
             h, c, dh, dc = (None if t is None else _contiguous(t[index]) for t in (h0, c0, dh_n, dc_n))
-            dgates, state_h, state_c, (dp, db_ih, db_hh) = launches.layer_backward(
+            in_launch = wants_weights and call.offsets is None and plan.writes_weights(*below.shape)
+            dgates, state_h, state_c, (dp, db_ih, db_hh), dw_ih, dw_hh = launches.layer_backward(
                 kind, _contiguous(dy), dh, dc if kind == "lstm" else None, y, a, extra, rows, h, c, _contiguous(w_hh),
-                _contiguous(p), call.seeds[index], call.noise, call.reverse, wants_h0, plan, rooms[index],
+                _contiguous(p), call.seeds[index], call.noise, call.reverse, wants_h0,
+                _contiguous(below) if in_launch else None, plan, rooms[index],
             )  # fmt: skip
             (lines, width), wide = dgates.shape, w_ih.shape[0]
             d_ih = dgates.as_strided((lines, wide), (width, 1)) if width > wide else dgates
-            dw_ih = dw_hh = None
-            if wants_weights:
+            if wants_weights and not in_launch:
                 dw_ih = torch.mm(d_ih.t(), below)
                 dw_hh = _recurrent_weights(dgates, w_hh.shape[0], y, h, call.before, batch, call.reverse)
             dy = torch.mm(d_ih, w_ih) if index or wants_x else None
@@ -207,7 +209,7 @@ class _EagerLayers(torch.autograd.Function):
         dy, dh_n, dc_n = grad_outputs
         dx, dh0, dc0, gradients = backward(
             ctx.call, dy, dh_n, dc_n, h0, c0, saved[:n], saved[n : 2 * n], saved[2 * n : 3 * n], saved[3 * n :],
-            wants_x, wants_h0 or wants_c0, any(wants),
+            wants_x, wants_h0 or wants_c0, any(wants[::_TENSORS] + wants[1::_TENSORS]),
         )  # fmt: skip
         if dx is not None and len(ctx.form) == 3:
             dx = dx.view(*ctx.form)  # a torch.Size as it is takes twice as long
