@@ -144,8 +144,9 @@ def test_the_noise_is_normal_and_independent():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("make", [na.NoisyLSTM, na.NoisyGRU])
-def test_repeats_are_equal_to_the_bit(make, dtype):
-    layer = make(100, 650, 2, device="cuda", dtype=dtype)
+@pytest.mark.parametrize("hidden", [200, 650])
+def test_repeats_are_equal_to_the_bit(make, hidden, dtype):
+    layer = make(100, hidden, 2, device="cuda", dtype=dtype)
     x = (20 * torch.randn(10, 20, 100, device="cuda", dtype=dtype)).requires_grad_()  # saturated, and so noisy
     results = []
     for _ in range(3):
