@@ -45,8 +45,7 @@ def run_layers(
             _in_dtype(dtype, (own["w_ih"], own["w_hh"], own["b_ih"], own["b_hh"], own_p))
             for own, own_p in zip(weights, p, strict=True)
         ]
-        y, h_n, c_n = gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
-        return y, h_n, c_n if kind == "lstm" else None
+        return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
     for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
@@ -83,7 +82,7 @@ def _run_layer(
         x, h, c, *layer = given
         h, c = (None if state is None else state.unsqueeze(0) for state in (h, c))
         y, h_n, c_n = gpu.layers(kind, sizes, x, h, c, [layer], [seed], noise, reverse)
-        return y, h_n[0], c_n[0] if kind == "lstm" else None
+        return y, h_n[0], None if c_n is None else c_n[0]
     if path == "cpu":
         given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
         wide_x, *others = _in_dtype(working_dtype(x.dtype), given)

@@ -39,7 +39,7 @@ class Launcher:
         self, grid: tuple[int, ...], tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]
     ) -> None:
         """Launch a grid of programs on the current device, where the tensors are."""
-        addresses = [t if t is None or isinstance(t, float) else t.data_ptr() for t in tensors]
+        addresses = [t if t is None or type(t) is float else t.data_ptr() for t in tensors]
         # What Triton compiles for besides the dtypes: which addresses and numbers are multiples of 16, which numbers
         # are 1 or long, and the device.
         device = torch._C._cuda_getDevice() if self._compiled else None

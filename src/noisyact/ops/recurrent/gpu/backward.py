@@ -25,14 +25,14 @@ __all__ = ["backward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["first", "last", "T", "B", "programs", "inputs"],
+    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs"],
     do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"],
 )
 def backward_kernel(
     a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
     x_ptr, dw_ih_ptr, dw_hh_ptr,
-    first, last, T, B, H, P, slice_size, programs, inputs,
+    layer, first, last, T, B, H, P, slice_size, programs, room, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, WEIGHTS_MULTIPLE: tl.constexpr, DRAW: tl.constexpr,
     REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
@@ -44,13 +44,13 @@ def backward_kernel(
     """Steps first to last - 1, counted from the end of the recurrence; step T is past its beginning and gives dh0.
 
     dgates: [rows, G H]; for the GRU [rows, 6 H], those of W_ih x and then those of W_hh h, which differ in n alone.
-    dhn, dcn: the gradients of the last state. sums: [batch blocks, the gradients of p where there is a p, then those of
-    i, f, g, o, or of r, z, n through h and n through x], added to from the second launch on (first > 0); if PERSISTENT,
-    out gets them added up: the gradients of p, b_ih and b_hh. packed: room for the weights, and behind them for what
-    teams exchange, [programs, BB, TEAM BU] in float32. exchange: [2, rows of a multiple of BB, G, P] and behind it
-    counters, zeros at first: one for each block of the batch, one for all, one for each team. WEIGHTS_MULTIPLE: what H
-    and the number of inputs are multiples of, where this launch is all steps and writes the weights' gradients too;
-    else 0.
+    h0, c0, and the gradients of these and of the last h and c, dhn and dcn: [layers, B, H], of which one is used. sums:
+    [batch blocks, the gradients of p where there is a p, then those of i, f, g, o, or of r, z, n through h and n
+    through x], added to from the second launch on (first > 0); if PERSISTENT, out gets them added up: the gradients of
+    p, b_ih and b_hh. packed: room for the weights, and behind them for what teams exchange, [programs, BB, TEAM BU] in
+    float32. exchange: for each layer `room` numbers, [2, rows of a multiple of BB, G, P] and behind it counters, zeros
+    at first: one for each block of the batch, one for all, one for each team. WEIGHTS_MULTIPLE: what H and the number
+    of inputs are multiples of, where this launch is all steps and writes the weights' gradients too; else 0.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # gates that have a gradient of their own
@@ -63,7 +63,8 @@ def backward_kernel(
     k = tl.arange(0, BK)
     in_rows, in_units = m < B, n < H
     inside = in_rows[:, None] & in_units[None, :]
-    tile = m[:, None] * H + n[None, :]
+    tile = (layer * B + m)[:, None] * H + n[None, :]
+    exchange_ptr += layer * room
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
@@ -282,7 +283,7 @@ def backward_kernel(
             finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
         if WEIGHTS_MULTIPLE > 0:
             write_weights(
-                dgates_ptr, x_ptr, y_ptr, h0_ptr, dw_ih_ptr, dw_hh_ptr, pid, T, B, H, inputs, polls < PATIENCE,
+                dgates_ptr, x_ptr, y_ptr, h0_ptr, dw_ih_ptr, dw_hh_ptr, pid, layer, T, B, H, inputs, polls < PATIENCE,
                 G, ROW, WEIGHTS_MULTIPLE, REVERSE, HAS_STATE, PRECISION,
             )  # fmt: skip
     if PERSISTENT:

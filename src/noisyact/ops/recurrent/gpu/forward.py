@@ -21,12 +21,13 @@ __all__ = ["forward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["first", "last", "T", "B", "programs"], do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"]
+    do_not_specialize=["layer", "first", "last", "T", "B", "programs"],
+    do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"],
 )
 def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
     offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr,
-    first, last, T, B, H, P, programs,
+    layer, first, last, T, B, H, P, programs, room,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
@@ -34,12 +35,13 @@ def forward_kernel(
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Steps first to last - 1 in the order of the recurrence.
+    """Steps first to last - 1 in the order of the recurrence. h0, c0, hn and cn: [layers, B, H], of which one is used.
 
     a: [rows, G H], W_ih x; where KEEP, the rest of the pre-activations is added to it in place. w: [G H, H]. packed:
     room for the weights as the programs read them. y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's
-    W_hn h + b_hn, where KEEP. exchange: [2, rows of a multiple of BB, P], zeros at first (but for the first state in
-    its second slot if not PERSISTENT), and behind it a counter for each block of the batch, 0 at first.
+    W_hn h + b_hn, where KEEP. exchange: for each layer `room` numbers, [2, rows of a multiple of BB, P], zeros at first
+    (but for the first state in its second slot if not PERSISTENT), and behind it a counter for each block of the batch,
+    0 at first.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     GP: tl.constexpr = 4 if G > 1 else 1
@@ -50,7 +52,8 @@ def forward_kernel(
     k = tl.arange(0, BK)
     in_rows, in_units = m < B, n < H
     inside = in_rows[:, None] & in_units[None, :]
-    tile = m[:, None] * H + n[None, :]
+    tile = (layer * B + m)[:, None] * H + n[None, :]
+    exchange_ptr += layer * room
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.backward import backward_kernel
 from noisyact.ops.recurrent.gpu.forward import forward_kernel
-from noisyact.ops.recurrent.gpu.plan import Plan, padded_size, slice_size
+from noisyact.ops.recurrent.gpu.plan import Plan, Sizes
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton.launch import Launcher
@@ -22,9 +22,9 @@ __all__ = [
     "ProductsAsCudnn",
     "Room",
     "Rows",
-    "backward_rooms",
+    "backward_room",
     "check_alarm",
-    "forward_rooms",
+    "forward_room",
     "layer_backward",
     "layer_forward",
 ]
@@ -101,76 +101,81 @@ def check_alarm() -> None:
 
 
 class Room(NamedTuple):
-    """What the kernel of one layer writes to besides its outputs for each row; layers above each other share memory."""
+    """What the kernels of layers above each other write to besides their outputs for each row; the layers share it."""
 
-    last_h: Tensor
-    last_c: Tensor
+    h_n: Tensor
+    """[layers, batch, H]."""
+    c_n: Tensor | None
+    """The same, of the LSTM."""
     exchange: Tensor
+    """[layers, numbers], zeros at first."""
 
 
 class BackwardRoom(NamedTuple):
     """The same in backward."""
 
-    sums: Tensor
-    """Of each block of the batch, in float32."""
-    gradients: Sequence[Tensor]
-    """Of p, b_ih and b_hh, one behind the other; that of p empty where there is none."""
-    exchange: Tensor
-
-
-def _exchanges(like: Tensor, layers: int, slot: int, blocks: int, teams: int = 0) -> Tensor:
-    """Zeros: for each layer two slots, behind them counters of 32 bits.
-
-    One for each block of the batch, one for all, and one for each team in a line of 128 bytes of its own.
+    dgates: Tensor
+    """[rows, gates H]: the gradients of the pre-activations, in the GRU of W_ih x and then of W_hh h. One for all
+    layers: those of a layer have been used when those of the next are written.
     """
-    counters = (2 + blocks // 32 + teams) * 32 if teams else blocks + 1
-    size = 2 * slot + math.ceil(4 * counters / like.element_size())
-    return like.new_zeros(layers, -(-size // 64) * 64)  # each begins at a multiple of 128 bytes
+    sums: Tensor
+    """Of each block of the batch, in float32; one for all layers too."""
+    gradients: Sequence[Tensor]
+    """Of each layer's p, b_ih and b_hh, one behind the other; that of p empty where there is none."""
+    exchange: Tensor
+    dh0: Tensor | None
+    dc0: Tensor | None
 
 
-def forward_rooms(
-    kind: str, like: Tensor, layers: int, batch: int, hidden: int, cut: Plan
-) -> tuple[Tensor, Tensor, list[Room]]:
-    """The last h and c of layers above each other, [layers, batch, H] each, and each layer's room."""
-    dtype = like.dtype if cut.persistent else torch.float32
-    h_n = torch.empty(layers, batch, hidden, dtype=dtype, device=like.device)
-    c_n = torch.empty(layers, batch if kind == "lstm" else 0, hidden, dtype=dtype, device=like.device)
-    blocks = cut.blocks(batch)
-    exchanges = _exchanges(like, layers, blocks * cut.rows * padded_size(hidden, cut), blocks)
-    last_c = c_n.unbind() if kind == "lstm" else [c_n] * layers
-    return h_n, c_n, list(map(Room, h_n.unbind(), last_c, exchanges.unbind()))
+def _states(like: Tensor, layers: int, batch: int, hidden: int, cut: Plan) -> Tensor:
+    """In float32 where they go from launch to launch."""
+    if cut.persistent:
+        return like.new_empty(layers, batch, hidden)
+    return torch.empty(layers, batch, hidden, dtype=torch.float32, device=like.device)
 
 
-def backward_rooms(
-    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, cut: Plan
-) -> list[BackwardRoom]:
-    """Each layer's room in backward. The sums are the same memory for all: no layer needs those of another."""
-    gates, blocks = GATES[kind], cut.blocks(batch)
+def forward_room(kind: str, like: Tensor, layers: int, batch: int, hidden: int, cut: Plan, sizes: Sizes) -> Room:
+    """For layers above each other."""
+    h_n = _states(like, layers, batch, hidden, cut)
+    c_n = _states(like, layers, batch, hidden, cut) if kind == "lstm" else None
+    return Room(h_n, c_n, like.new_zeros(layers, sizes.exchange))
+
+
+def backward_room(
+    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, cut: Plan, sizes: Sizes
+) -> BackwardRoom:
+    """For layers above each other."""
+    gates = GATES[kind]
+    dgates = like.new_empty(like.shape[0], (6 if kind == "gru" else gates) * hidden)
     count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
-    sums = torch.empty(blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
-    sizes = [count * hidden, gates * hidden, gates * hidden]
-    gradients = like.new_empty(layers * sum(sizes)).split_with_sizes(sizes * layers)
-    teams = blocks * cut.programs(hidden) // cut.team if cut.team > 1 else 0
-    exchanges = _exchanges(like, layers, blocks * cut.rows * gates * padded_size(hidden, cut), blocks, teams)
-    return [BackwardRoom(sums, gradients[3 * i : 3 * i + 3], exchange) for i, exchange in enumerate(exchanges.unbind())]
+    sums = torch.empty(sizes.blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
+    parts = [count * hidden, gates * hidden, gates * hidden]
+    gradients = like.new_empty(layers * sum(parts)).split_with_sizes(parts * layers)
+    dh0 = dc0 = None
+    if wants_h0 or not cut.persistent:
+        dh0 = _states(like, layers, batch, hidden, cut)
+        dc0 = _states(like, layers, batch, hidden, cut) if kind == "lstm" else None
+    return BackwardRoom(dgates, sums, gradients, like.new_zeros(layers, sizes.exchange), dh0, dc0)
 
 
 def layer_forward(
-    kind: str, x: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
+    kind: str, layer: int, x: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
-    keep: bool, cut: Plan, room: Room, form: Sequence[int],
+    keep: bool, cut: Plan, sizes: Sizes, room: Room, form: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As reference.layer with xi from the seed. h0 and c0 may be None for zeros. The last h and c are in the room.
+    """As reference.layer with xi from the seed. The last h and c are in the room.
 
     Args:
+        layer: which, of those that h0, c0 and the room are for.
+        h0: [layers, batch, H]; None for zeros, as for c0.
         form: of every h, without its last dimension: the number of rows, or steps and batch.
 
     Returns: every h; and where `keep` is set, what backward needs: the pre-activations and the LSTM's c or the GRU's
     W_hn h + b_hn.
     """
     steps, batch, offsets = rows
+    programs, blocks, padded, _, exchange_size = sizes
     hidden, gates = w_hh.shape[1], GATES[kind]
-    padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
     h_n, c_n, exchange = room
     a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
     lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
@@ -188,7 +193,7 @@ def layer_forward(
             (programs * blocks,),
             (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, h, c, offsets, y, extra, h_n,
              c_n, exchange, _alarm()),
-            (first, last, steps, batch, hidden, padded, programs),
+            (layer, first, last, steps, batch, hidden, padded, programs, exchange_size),
         )  # fmt: skip
 
     if cut.persistent:
@@ -196,39 +201,34 @@ def layer_forward(
         return y, a, extra
     if h0 is not None:
         slot = blocks * cut.rows * padded
-        exchange[slot : 2 * slot].view(-1, padded)[:batch, :hidden] = h0
+        exchange[layer, slot : 2 * slot].view(-1, padded)[:batch, :hidden] = h0[layer]
     for i in range(steps):
         launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
     return y, a, extra
 
 
 def layer_backward(
-    kind: str, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor, extra: Tensor,
-    rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, reverse: bool, wants_h0: bool, x: Tensor | None, cut: Plan, room: BackwardRoom,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Sequence[Tensor], Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients of the pre-activations (for the GRU of W_ih x, then of W_hh h), of h0 and c0 (None where not
-    wanted); those of p (empty if there is none), of b_ih and of b_hh; and of W_ih and W_hh where the input x is given.
+    kind: str, layer: int, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor,
+    extra: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None,
+    seed: Tensor | None, noise: CellNoise, reverse: bool, wants_h0: bool, x: Tensor | None, cut: Plan, sizes: Sizes,
+    room: BackwardRoom,
+) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of p (empty if there is none), of b_ih and of b_hh; and of W_ih and W_hh if x is given, its input.
+
+    Those of the pre-activations and of h0 and c0 are in the room. dh_n, dc_n, h0, c0: [layers, batch, H], or None.
     """
     steps, batch, offsets = rows
+    programs, blocks, padded, inner, exchange_size = sizes
     hidden, gates = w_hh.shape[1], GATES[kind]
-    wide = 4 if gates > 1 else 1
-    padded, blocks, programs = padded_size(hidden, cut), cut.blocks(batch), cut.programs(hidden)
-    sums, gradients, exchange = room
+    dgates, sums, gradients, exchange, dh0, dc0 = room
+    gradients = gradients[3 * layer : 3 * layer + 3]
     out = gradients[0] if p is not None else gradients[1]
-    inner = slice_size(kind, padded, cut)
     packed = None
     if cut.team > 1:  # behind the weights the team's sums, in float32
         lines = programs * blocks * cut.team * cut.units
         packed = y.new_empty(lines * (inner + cut.rows * 4 // y.element_size()))
     elif not cut.resident:
         packed = y.new_empty(programs * blocks * cut.units * gates * padded)
-    dgates = y.new_empty(a.shape[0], (6 if kind == "gru" else gates) * hidden)
-    state_dtype = y.dtype if cut.persistent else torch.float32
-    dh0 = dc0 = None
-    if wants_h0 or not cut.persistent:
-        dh0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device)
-        dc0 = torch.empty(batch, hidden, dtype=state_dtype, device=y.device) if kind == "lstm" else None
     dw_ih = dw_hh = None
     inputs = multiple = 0
     if x is not None:
@@ -249,18 +249,16 @@ def layer_backward(
             (programs * blocks,),
             (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
              dgates, dh0, dc0, sums, out, exchange, _alarm(), x, dw_ih, dw_hh),
-            (first, last, steps, batch, hidden, padded, inner, programs, inputs),
+            (layer, first, last, steps, batch, hidden, padded, inner, programs, exchange_size, inputs),
         )  # fmt: skip
 
     if cut.persistent:
         launch(0, steps + wants_h0, dh_n, dc_n)
-        return dgates, dh0, dc0, gradients, dw_ih, dw_hh
+        return gradients, dw_ih, dw_hh
     for i in range(steps + wants_h0):
-        launch(i, i + 1, dh_n if i == 0 else dh0, (dc_n if i == 0 else dc0) if kind == "lstm" else None)
-    count = NONLINEARITIES[kind] if p is not None else 0
+        launch(i, i + 1, dh_n if i == 0 else dh0, dc_n if i == 0 else dc0)
+    count, wide = NONLINEARITIES[kind] if p is not None else 0, 4 if gates > 1 else 1
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
-    dh0, dc0 = (None if d is None else d.to(y.dtype) for d in (dh0, dc0))
     together = torch.cat([dp, db_ih, db[: gates * hidden]])
-    gradients = together.split_with_sizes([count * hidden, gates * hidden, gates * hidden])
-    return dgates, dh0, dc0, gradients, None, None
+    return together.split_with_sizes([count * hidden, gates * hidden, gates * hidden]), None, None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, processors
+from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.ops.triton import on
 
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 def layers(
     kind: str, sizes: Sequence[int], x: Tensor, h: Tensor | None, c: Tensor | None,
     weights: Sequence[Sequence[Tensor | None]], seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Layers above each other in one direction, each as :func:`reference.layer` with xi from its seed.
 
     Args:
@@ -52,8 +52,7 @@ def layers(
         h: [layers, batch, H]; None for zeros, as for c.
         weights: w_ih, w_hh, b_ih, b_hh and p of each layer.
 
-    Returns: every h of the last layer, and the last h and c of all, [layers, batch, H] (c of no rows except for the
-    LSTM).
+    Returns: every h of the last layer, and the last h and c of all, [layers, batch, H]; c of the LSTM alone.
     """
     batch = sizes[0]
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, x.device)
@@ -89,29 +88,31 @@ def _launches() -> Any:
 
 def forward(
     call: Call, x: Tensor, h0: Tensor | None, c0: Tensor | None, flat: Sequence[Any], keep: bool
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
     """As :func:`layers`; and with `keep`, the input's rows and for each layer every h and what else backward needs."""
     launches = _launches()
     kind, batch, hidden, count = call.kind, call.batch, flat[1].shape[1], len(flat) // _TENSORS
-    device = x.device
-    plan = forward_plan(kind, batch, hidden, x.element_size(), processors(device))
+    size, device = x.element_size(), x.device
+    plan = forward_plan(kind, batch, hidden, size, processors(device))
+    sizes = forward_sizes(plan, batch, hidden, size)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     rows, kept = launches.Rows(call.steps, batch, call.offsets), [x]
+    h0, c0 = _contiguous(h0), _contiguous(c0)
     launches.check_alarm()
-    with on(x.device), launches.ProductsAsCudnn():
-        h_n, c_n, rooms = launches.forward_rooms(kind, x, count, batch, hidden, plan)
-        for index, room in enumerate(rooms):
+    with on(device), launches.ProductsAsCudnn():
+        room = launches.forward_room(kind, x, count, batch, hidden, plan, sizes)
+        for index in range(count):
             w_ih, *others = flat[index * _TENSORS : (index + 1) * _TENSORS]
             w_hh, b_ih, b_hh, p = map(_contiguous, others)
-            h, c = (None if state is None else _contiguous(state[index]) for state in (h0, c0))
             results = launches.layer_forward(
-                kind, x, rows, h, c, w_ih, w_hh, b_ih, b_hh, p, call.seeds[index], call.noise, call.reverse, keep, plan,
-                room, x.shape[:1] if index < count - 1 else form,
+                kind, index, x, rows, h0, c0, w_ih, w_hh, b_ih, b_hh, p, call.seeds[index], call.noise, call.reverse,
+                keep, plan, sizes, room, x.shape[:1] if index < count - 1 else form,
             )  # fmt: skip
             x = results[0]
             kept += results
-    if h_n.dtype != x.dtype:
-        h_n, c_n = h_n.to(x.dtype), c_n.to(x.dtype)
+    h_n, c_n, _ = room
+    if not plan.persistent:
+        h_n, c_n = h_n.to(x.dtype), None if c_n is None else c_n.to(x.dtype)
     return x, h_n, c_n, kept
 
 
@@ -125,44 +126,41 @@ def backward(
     """
     launches = _launches()
     x, count = kept[0], len(all_w_ih)
-    kind, batch, hidden = call.kind, call.batch, all_w_hh[0].shape[1]
-    device = x.device
-    plan = backward_plan(kind, batch, hidden, x.element_size(), processors(device))
-    rows, states = launches.Rows(call.steps, batch, call.offsets), []
+    kind, batch, hidden, wide = call.kind, call.batch, all_w_hh[0].shape[1], all_w_hh[0].shape[0]
+    size, device = x.element_size(), x.device
+    plan = backward_plan(kind, batch, hidden, size, processors(device))
+    sizes = backward_sizes(plan, kind, batch, hidden, size)
+    rows = launches.Rows(call.steps, batch, call.offsets)
+    h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
+    dc_n = _contiguous(dc_n) if kind == "lstm" else None
     gradients: list[Tensor | None] = []
     launches.check_alarm()
-    with on(x.device), launches.ProductsAsCudnn():
-        rooms = launches.backward_rooms(kind, x, count, batch, hidden, all_p[0] is not None, plan)
+    with on(device), launches.ProductsAsCudnn():
+        room = launches.backward_room(kind, x, count, batch, hidden, all_p[0] is not None, wants_h0, plan, sizes)
+        lines, width = room.dgates.shape
+        d_ih = room.dgates.as_strided((lines, wide), (width, 1)) if width > wide else room.dgates
         for index in reversed(range(count)):
             w_ih, w_hh, p = all_w_ih[index], all_w_hh[index], all_p[index]
             y, a, extra = kept[3 * index + 1 : 3 * index + 4]
             below = kept[3 * index - 2] if index else x
-            h, c, dh, dc = (None if t is None else _contiguous(t[index]) for t in (h0, c0, dh_n, dc_n))
             in_launch = wants_weights and call.offsets is None and plan.writes_weights(*below.shape)
-            dgates, state_h, state_c, (dp, db_ih, db_hh), dw_ih, dw_hh = launches.layer_backward(
-                kind, _contiguous(dy), dh, dc if kind == "lstm" else None, y, a, extra, rows, h, c, _contiguous(w_hh),
-                _contiguous(p), call.seeds[index], call.noise, call.reverse, wants_h0,
-                _contiguous(below) if in_launch else None, plan, rooms[index],
+            (dp, db_ih, db_hh), dw_ih, dw_hh = launches.layer_backward(
+                kind, index, _contiguous(dy), dh_n, dc_n, y, a, extra, rows, h0, c0, _contiguous(w_hh), _contiguous(p),
+                call.seeds[index], call.noise, call.reverse, wants_h0, _contiguous(below) if in_launch else None, plan,
+                sizes, room,
             )  # fmt: skip
-            (lines, width), wide = dgates.shape, w_ih.shape[0]
-            d_ih = dgates.as_strided((lines, wide), (width, 1)) if width > wide else dgates
             if wants_weights and not in_launch:
+                h = None if h0 is None else h0[index]
                 dw_ih = torch.mm(d_ih.t(), below)
-                dw_hh = _recurrent_weights(dgates, w_hh.shape[0], y, h, call.before, batch, call.reverse)
+                dw_hh = _recurrent_weights(room.dgates, wide, y, h, call.before, batch, call.reverse)
             dy = torch.mm(d_ih, w_ih) if index or wants_x else None
             gradients[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp)
-            if wants_h0:
-                states.append((state_h, state_c))
     if not wants_h0:
         return dy, None, None, gradients
-    dh0, dc0 = (_together(layers[::-1]) for layers in zip(*states, strict=True))
+    dh0, dc0 = room.dh0, room.dc0
+    if not plan.persistent:
+        dh0, dc0 = (None if d is None else d.to(x.dtype) for d in (dh0, dc0))
     return dy, dh0, dc0, gradients
-
-
-def _together(states: Sequence[Tensor | None]) -> Tensor | None:
-    if states[0] is None:
-        return None
-    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states)  # pyright: ignore[reportArgumentType]
 
 
 def _contiguous(tensor: Any) -> Any:

@@ -9,7 +9,10 @@ import torch
 
 from noisyact.ops.recurrent.reference import GATES
 
-__all__ = ["Plan", "backward_plan", "forward_plan", "padded_size", "processors", "slice_size"]
+__all__ = [
+    "Plan", "Sizes", "backward_plan", "backward_sizes", "forward_plan", "forward_sizes", "padded_size", "processors",
+    "slice_size",
+]  # fmt: skip
 
 _RESIDENT = 256
 """Up to this many units the recurrent weights stay in registers."""
@@ -115,6 +118,43 @@ def slice_size(kind: str, padded: int, plan: Plan) -> int:
     """The length of a slice of backward's inner dimension, which is all gates of all units."""
     multiple = 16 if plan.resident else plan.depth
     return -(-GATES[kind] * padded // (plan.slices * plan.team * multiple)) * multiple
+
+
+class Sizes(NamedTuple):
+    """What follows from a plan for the sizes of a layer."""
+
+    programs: int
+    """For a block of the batch."""
+    blocks: int
+    padded: int
+    """As :func:`padded_size`."""
+    slice: int
+    """As :func:`slice_size`; in backward."""
+    exchange: int
+    """How many numbers a layer's programs exchange in: two slots, and behind them counters of 32 bits."""
+
+
+@functools.lru_cache(maxsize=1024)
+def forward_sizes(plan: Plan, batch: int, hidden: int, size: int) -> Sizes:
+    """Those of the forward pass; `size` is that of a number in bytes."""
+    padded, blocks = padded_size(hidden, plan), plan.blocks(batch)
+    exchange = _exchange_size(blocks * plan.rows * padded, blocks + 1, size)
+    return Sizes(plan.programs(hidden), blocks, padded, 0, exchange)
+
+
+@functools.lru_cache(maxsize=1024)
+def backward_sizes(plan: Plan, kind: str, batch: int, hidden: int, size: int) -> Sizes:
+    """Those of the backward pass. Its counters: one for each block of the batch, one for all, and one for each team in
+    a line of 128 bytes of its own.
+    """
+    padded, blocks, programs = padded_size(hidden, plan), plan.blocks(batch), plan.programs(hidden)
+    counters = blocks + 1 if plan.team == 1 else (2 + blocks // 32 + blocks * programs // plan.team) * 32
+    exchange = _exchange_size(blocks * plan.rows * GATES[kind] * padded, counters, size)
+    return Sizes(programs, blocks, padded, slice_size(kind, padded, plan), exchange)
+
+
+def _exchange_size(slot: int, counters: int, size: int) -> int:
+    return -(-(2 * slot + -(-4 * counters // size)) // 64) * 64  # each layer's begins at a multiple of 128 bytes
 
 
 def _power_of_two(number: int) -> int:

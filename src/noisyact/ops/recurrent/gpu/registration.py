@@ -50,7 +50,8 @@ def _layer(
     call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
     h0, c0 = _one_layers(h0, c0)
     y, h_n, c_n, kept = forward(call, x, h0, c0, (w_ih, w_hh, b_ih, b_hh, p), keep)
-    return y, h_n[0], c_n[0], kept[2] if keep else x.new_empty(0), kept[3]
+    last_c = x.new_empty(0, h_n.shape[2]) if c_n is None else c_n[0]
+    return y, h_n[0], last_c, kept[2] if keep else x.new_empty(0), kept[3]
 
 
 def _one_layers(*states: Tensor | None) -> list[Tensor | None]:

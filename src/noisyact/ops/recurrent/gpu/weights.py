@@ -18,13 +18,14 @@ _LINES, _COLUMNS, _DEPTH, _STAGES = (tl.constexpr(size) for size in (32, 128, 32
 
 @triton.jit
 def write_weights(
-    dgates_ptr, x_ptr, y_ptr, h0_ptr, dw_ih_ptr, dw_hh_ptr, pid, T, B, H, inputs, complete,
+    dgates_ptr, x_ptr, y_ptr, h0_ptr, dw_ih_ptr, dw_hh_ptr, pid, layer, T, B, H, inputs, complete,
     G: tl.constexpr, ROW: tl.constexpr, MULTIPLE: tl.constexpr, REVERSE: tl.constexpr, HAS_STATE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Once every program has written its part of dgates. Both gradients are NaN where one did not come (`complete`).
 
     dgates: [T B, ROW H], in a row first those of W_ih x, last those of W_hh h. x: [T B, inputs]. y: [T B, H].
+    h0: [layers, B, H].
     """
     # The same numbers, but Triton then knows what they are multiples of, and loads as much at a time.
     H, inputs = (H // MULTIPLE) * MULTIPLE, (inputs // MULTIPLE) * MULTIPLE
@@ -46,7 +47,8 @@ def write_weights(
                 total, d + later * ROW * H, y_ptr + earlier * H, (T - 1) * B, ROW * H, H, line, column, G * H, PRECISION
             )
             if HAS_STATE:
-                total = _add_rows(total, d + entry * ROW * H, h0_ptr, B, ROW * H, H, line, column, G * H, PRECISION)
+                h0 = h0_ptr + layer * B * H
+                total = _add_rows(total, d + entry * ROW * H, h0, B, ROW * H, H, line, column, G * H, PRECISION)
             _store(dw_hh_ptr, total, line, column, G * H, H, complete)
 
 
