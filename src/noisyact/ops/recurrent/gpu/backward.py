@@ -48,9 +48,9 @@ def backward_kernel(
     [batch blocks, the gradients of p where there is a p, then those of i, f, g, o, or of r, z, n through h and n
     through x], added to from the second launch on (first > 0); if PERSISTENT, out gets them added up: the gradients of
     p, b_ih and b_hh. packed: room for the weights, and behind them for what teams exchange, [programs, BB, TEAM BU] in
-    float32. exchange: for each layer `room` numbers, [2, rows of a multiple of BB, G, P] and behind it counters, zeros
-    at first: one for each block of the batch, one for all, one for each team. WEIGHTS_MULTIPLE: what H and the number
-    of inputs are multiples of, where this launch is all steps and writes the weights' gradients too; else 0.
+    float32. exchange: [2, rows of a multiple of BB, G, P] and behind it counters, zeros at first: one for each block of
+    the batch, one for all, one for each team; for one layer or all as in forward. WEIGHTS_MULTIPLE: what H and the
+    number of inputs are multiples of, where this launch is all steps and writes the weights' gradients too; else 0.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # gates that have a gradient of their own
@@ -64,7 +64,8 @@ def backward_kernel(
     in_rows, in_units = m < B, n < H
     inside = in_rows[:, None] & in_units[None, :]
     tile = (layer * B + m)[:, None] * H + n[None, :]
-    exchange_ptr += layer * room
+    if RESIDENT:
+        exchange_ptr += layer * room
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)

@@ -39,9 +39,9 @@ def forward_kernel(
 
     a: [rows, G H], W_ih x; where KEEP, the rest of the pre-activations is added to it in place. w: [G H, H]. packed:
     room for the weights as the programs read them. y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's
-    W_hn h + b_hn, where KEEP. exchange: for each layer `room` numbers, [2, rows of a multiple of BB, P], zeros at first
-    (but for the first state in its second slot if not PERSISTENT), and behind it a counter for each block of the batch,
-    0 at first.
+    W_hn h + b_hn, where KEEP. exchange: [2, rows of a multiple of BB, P], zeros at first (but for the first state in
+    its second slot if not PERSISTENT), and behind it a counter for each block of the batch, 0 at first; if RESIDENT
+    `room` numbers for each layer, else this layer's alone: a large layer has no register left for where it begins.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     GP: tl.constexpr = 4 if G > 1 else 1
@@ -53,7 +53,8 @@ def forward_kernel(
     in_rows, in_units = m < B, n < H
     inside = in_rows[:, None] & in_units[None, :]
     tile = (layer * B + m)[:, None] * H + n[None, :]
-    exchange_ptr += layer * room
+    if RESIDENT:
+        exchange_ptr += layer * room
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)

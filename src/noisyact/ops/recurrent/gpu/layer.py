@@ -177,6 +177,7 @@ def layer_forward(
     programs, blocks, padded, _, exchange_size = sizes
     hidden, gates = w_hh.shape[1], GATES[kind]
     h_n, c_n, exchange = room
+    exchange = exchange if cut.resident else exchange[layer]
     a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
     lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
     packed = None if cut.resident else x.new_empty(lines * padded)
@@ -201,7 +202,7 @@ def layer_forward(
         return y, a, extra
     if h0 is not None:
         slot = blocks * cut.rows * padded
-        exchange[layer, slot : 2 * slot].view(-1, padded)[:batch, :hidden] = h0[layer]
+        room.exchange[layer, slot : 2 * slot].view(-1, padded)[:batch, :hidden] = h0[layer]
     for i in range(steps):
         launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
     return y, a, extra
@@ -221,6 +222,7 @@ def layer_backward(
     programs, blocks, padded, inner, exchange_size = sizes
     hidden, gates = w_hh.shape[1], GATES[kind]
     dgates, sums, gradients, exchange, dh0, dc0 = room
+    exchange = exchange if cut.resident else exchange[layer]
     gradients = gradients[3 * layer : 3 * layer + 3]
     out = gradients[0] if p is not None else gradients[1]
     packed = None
