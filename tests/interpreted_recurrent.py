@@ -112,7 +112,7 @@ IN_LAUNCH = [
 
 
 @pytest.mark.parametrize("case", IN_LAUNCH, ids=lambda case: f"{case.kind}-{case.hidden}")
-def test_the_weights_gradients_in_the_launch_equal_the_reference(case, as_on_a_gpu, monkeypatch):
+def test_products_in_the_launch_equal_the_reference(case, as_on_a_gpu, monkeypatch):
     monkeypatch.delattr(gpu, "_recurrent_weights")  # so that it fails if torch's products are taken
     right, wide = case.reference()
     mine = case.by_kernels()
@@ -121,7 +121,7 @@ def test_the_weights_gradients_in_the_launch_equal_the_reference(case, as_on_a_g
         close(gradient, right_gradients[name], name)
 
 
-def test_the_weights_gradients_in_the_launch_are_torchs_products(as_on_a_gpu, monkeypatch):
+def test_products_in_the_launch_are_torchs(as_on_a_gpu, monkeypatch):
     case = Case("gru", 2, 3, 9, dtype=torch.float16)
     case.x = torch.randn(6, 8, dtype=torch.float16)[:, :5]  # rows apart from each other, and no gradient of its own
     leaves = {name: leaf for name, leaf in case.leaves().items() if name != "x"}
@@ -140,13 +140,31 @@ def test_the_weights_gradients_in_the_launch_are_torchs_products(as_on_a_gpu, mo
         assert torch.equal(gradient, products[name])
 
 
-def test_the_weights_gradients_are_in_the_launch_only_of_what_is_small():
+def test_products_in_the_launch_of_two_layers(as_on_a_gpu, monkeypatch):
+    cases = [Case("gru", 2, 2, 8, inputs=inputs) for inputs in (5, 8)]
+    weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
+    names = ("w_ih", "w_hh", "b_ih", "b_hh", "p")
+    leaves = {f"{name} {i}": leaf for i in range(2) for name, leaf in zip(names, weights[i], strict=True)}
+    leaves |= {"x": cases[0].x, "h": cases[0]._leaf(2, 2, 8)}
+
+    def gradients():
+        sizes, seeds = cases[0].sizes, [case.seed for case in cases]
+        results = gpu.layers("gru", sizes, leaves["x"], leaves["h"], None, weights, seeds, cases[0].cell_noise, False)
+        return cases[0].gradients(_tensors(results), leaves)
+
+    in_launch = gradients()
+    monkeypatch.setattr(plans, "_ROWS_IN_LAUNCH", 0)
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(in_launch[name], gradient, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_products_are_in_the_launch_only_of_what_is_small():
     plan = plans.backward_plan("lstm", 20, 200, 4, 132)
-    assert plan.writes_weights(20 * 20, 200)
-    assert not plan.writes_weights(200 * 64, 200)
-    assert not plan.writes_weights(20 * 20, 10_000)
-    assert not plans.backward_plan("lstm", 20, 200, 4, 0).writes_weights(20 * 20, 200)
-    assert not plans.backward_plan("lstm", 20, 650, 4, 132).writes_weights(20 * 20, 200)
+    assert plan.writes_products(20 * 20, 200)
+    assert not plan.writes_products(200 * 64, 200)
+    assert not plan.writes_products(20 * 20, 10_000)
+    assert not plans.backward_plan("lstm", 20, 200, 4, 0).writes_products(20 * 20, 200)
+    assert not plans.backward_plan("lstm", 20, 650, 4, 132).writes_products(20 * 20, 200)
 
 
 def _tensors(results):

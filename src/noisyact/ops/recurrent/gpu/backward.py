@@ -17,8 +17,8 @@ import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, tanh_d
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
+from noisyact.ops.recurrent.gpu.products import write_products
 from noisyact.ops.recurrent.gpu.sums import add_rows, finish_sums, sum_of_slices
-from noisyact.ops.recurrent.gpu.weights import write_weights
 from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 
 __all__ = ["backward_kernel"]
@@ -31,11 +31,11 @@ __all__ = ["backward_kernel"]
 def backward_kernel(
     a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
-    x_ptr, dw_ih_ptr, dw_hh_ptr,
+    x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr,
     layer, first, last, T, B, H, P, slice_size, programs, room, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
-    HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, WEIGHTS_MULTIPLE: tl.constexpr, DRAW: tl.constexpr,
-    REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, PRODUCTS_MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
+    DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
@@ -49,8 +49,8 @@ def backward_kernel(
     through x], added to from the second launch on (first > 0); if PERSISTENT, out gets them added up: the gradients of
     p, b_ih and b_hh. packed: room for the weights, and behind them for what teams exchange, [programs, BB, TEAM BU] in
     float32. exchange: [2, rows of a multiple of BB, G, P] and behind it counters, zeros at first: one for each block of
-    the batch, one for all, one for each team; for one layer or all as in forward. WEIGHTS_MULTIPLE: what H and the
-    number of inputs are multiples of, where this launch is all steps and writes the weights' gradients too; else 0.
+    the batch, one for all, one for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: what H and the
+    number of inputs are multiples of, where this launch is all steps and writes the products of dgates too; else 0.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # gates that have a gradient of their own
@@ -278,14 +278,14 @@ def backward_kernel(
         blocks = tl.cdiv(B, BB)
         for_all = counter - block + blocks
         arrive(for_all)
-        if WEIGHTS_MULTIPLE > 0 or block == 0:
+        if PRODUCTS_MULTIPLE > 0 or block == 0:
             polls = wait(for_all, programs * blocks, polls)
         if block == 0:
             finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
-        if WEIGHTS_MULTIPLE > 0:
-            write_weights(
-                dgates_ptr, x_ptr, y_ptr, h0_ptr, dw_ih_ptr, dw_hh_ptr, pid, layer, T, B, H, inputs, polls < PATIENCE,
-                G, ROW, WEIGHTS_MULTIPLE, REVERSE, HAS_STATE, PRECISION,
+        if PRODUCTS_MULTIPLE > 0:
+            write_products(
+                dgates_ptr, x_ptr, y_ptr, h0_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs,
+                polls < PATIENCE, G, ROW, PRODUCTS_MULTIPLE, WANTS_X, REVERSE, HAS_STATE, PRECISION,
             )  # fmt: skip
     if PERSISTENT:
         if polls >= PATIENCE:

@@ -59,7 +59,7 @@ class ProductsAsCudnn:
 _FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP")
 _BACKWARD_FLAGS = (
     "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
-    "WEIGHTS_MULTIPLE",
+    "PRODUCTS_MULTIPLE", "WANTS_X",
 )  # fmt: skip
 
 
@@ -211,10 +211,11 @@ def layer_forward(
 def layer_backward(
     kind: str, layer: int, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, y: Tensor, a: Tensor,
     extra: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_hh: Tensor, p: Tensor | None,
-    seed: Tensor | None, noise: CellNoise, reverse: bool, wants_h0: bool, x: Tensor | None, cut: Plan, sizes: Sizes,
-    room: BackwardRoom,
-) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients of p (empty if there is none), of b_ih and of b_hh; and of W_ih and W_hh if x is given, its input.
+    seed: Tensor | None, noise: CellNoise, reverse: bool, wants_h0: bool, x: Tensor | None, w_ih: Tensor | None,
+    cut: Plan, sizes: Sizes, room: BackwardRoom,
+) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of p (empty if there is none), of b_ih and of b_hh; where x is given, the input, those of W_ih and
+    W_hh too, and with w_ih that of x.
 
     Those of the pre-activations and of h0 and c0 are in the room. dh_n, dc_n, h0, c0: [layers, batch, H], or None.
     """
@@ -231,18 +232,19 @@ def layer_backward(
         packed = y.new_empty(lines * (inner + cut.rows * 4 // y.element_size()))
     elif not cut.resident:
         packed = y.new_empty(programs * blocks * cut.units * gates * padded)
-    dw_ih = dw_hh = None
+    dw_ih = dw_hh = dx = None
     inputs = multiple = 0
     if x is not None:
         inputs = x.shape[1]
         multiple = math.gcd(8, hidden, inputs)
         dw_ih, dw_hh = x.new_empty(gates * hidden, inputs), x.new_empty(gates * hidden, hidden)
+        dx = None if w_ih is None else x.new_empty(x.shape)
     dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
         flags = (
             reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
-            dc is not None, dh0 is not None, multiple,
+            dc is not None, dh0 is not None, multiple, dx is not None,
         )  # fmt: skip
         _launcher(
             backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
@@ -250,17 +252,18 @@ def layer_backward(
         )(
             (programs * blocks,),
             (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
-             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, dw_ih, dw_hh),
+             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh,
+             dx),
             (layer, first, last, steps, batch, hidden, padded, inner, programs, exchange_size, inputs),
         )  # fmt: skip
 
     if cut.persistent:
         launch(0, steps + wants_h0, dh_n, dc_n)
-        return gradients, dw_ih, dw_hh
+        return gradients, dw_ih, dw_hh, dx
     for i in range(steps + wants_h0):
         launch(i, i + 1, dh_n if i == 0 else dh0, dc_n if i == 0 else dc0)
     count, wide = NONLINEARITIES[kind] if p is not None else 0, 4 if gates > 1 else 1
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
     db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
     together = torch.cat([dp, db_ih, db[: gates * hidden]])
-    return together.split_with_sizes([count * hidden, gates * hidden, gates * hidden]), None, None
+    return together.split_with_sizes([count * hidden, gates * hidden, gates * hidden]), None, None, None

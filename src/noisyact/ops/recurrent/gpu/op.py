@@ -1,9 +1,9 @@
 """Recurrent layers on a GPU: noise comes in as seeds, gradients by the kernels.
 
 One layer in one direction is one launch, the whole time loop inside. Layers above each other are one operation, since a
-small network waits for the host: fewer calls into torch, less memory to ask for. The gradient of the input is torch's
-product, over all steps at once; those of the weights too, except in a small network, where the launch has them.
-registration.py has the layer as torch.compile sees it.
+small network waits for the host: fewer calls into torch, less memory to ask for. The gradients of the weights and of
+the input are products over all steps at once, of a small network in the same launch, else torch's. registration.py has
+the layer as torch.compile sees it.
 """
 
 from __future__ import annotations
@@ -137,23 +137,25 @@ def backward(
     launches.check_alarm()
     with on(device), launches.ProductsAsCudnn():
         room = launches.backward_room(kind, x, count, batch, hidden, all_p[0] is not None, wants_h0, plan, sizes)
-        lines, width = room.dgates.shape
-        d_ih = room.dgates.as_strided((lines, wide), (width, 1)) if width > wide else room.dgates
         for index in reversed(range(count)):
             w_ih, w_hh, p = all_w_ih[index], all_w_hh[index], all_p[index]
             y, a, extra = kept[3 * index + 1 : 3 * index + 4]
             below = kept[3 * index - 2] if index else x
-            in_launch = wants_weights and call.offsets is None and plan.writes_weights(*below.shape)
-            (dp, db_ih, db_hh), dw_ih, dw_hh = launches.layer_backward(
+            in_launch = wants_weights and call.offsets is None and plan.writes_products(*below.shape)
+            wants_below = wants_x or index > 0
+            (dp, db_ih, db_hh), dw_ih, dw_hh, dx = launches.layer_backward(
                 kind, index, _contiguous(dy), dh_n, dc_n, y, a, extra, rows, h0, c0, _contiguous(w_hh), _contiguous(p),
-                call.seeds[index], call.noise, call.reverse, wants_h0, _contiguous(below) if in_launch else None, plan,
-                sizes, room,
+                call.seeds[index], call.noise, call.reverse, wants_h0, _contiguous(below) if in_launch else None,
+                _contiguous(w_ih) if in_launch and wants_below else None, plan, sizes, room,
             )  # fmt: skip
-            if wants_weights and not in_launch:
-                h = None if h0 is None else h0[index]
-                dw_ih = torch.mm(d_ih.t(), below)
-                dw_hh = _recurrent_weights(room.dgates, wide, y, h, call.before, batch, call.reverse)
-            dy = torch.mm(d_ih, w_ih) if index or wants_x else None
+            if not in_launch:
+                d_ih = room.dgates[:, :wide]
+                if wants_weights:
+                    h = None if h0 is None else h0[index]
+                    dw_ih = torch.mm(d_ih.t(), below)
+                    dw_hh = _recurrent_weights(room.dgates, wide, y, h, call.before, batch, call.reverse)
+                dx = torch.mm(d_ih, w_ih) if wants_below else None
+            dy = dx
             gradients[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp)
     if not wants_h0:
         return dy, None, None, gradients

@@ -1,0 +1,89 @@
+"""The products that end the backward pass of a small layer, in its launch: three calls into torch less for the host.
+
+dW_ih = dgates^T x and dW_hh = dgates^T h, with the h before each row, over the rows of all steps; dx = dgates W_ih. The
+programs share out tiles of them. A tile is one program's, which adds up in one order: no atomic sums, equal repeats.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["write_products"]
+
+# Lines of a result, its columns, and how much of the inner dimension at a time. With 64 lines Triton takes the
+# instructions that want float32 turned around in shared memory, and loads it number by number.
+_LINES, _COLUMNS, _DEPTH, _STAGES = (tl.constexpr(size) for size in (32, 128, 32, 3))
+
+
+@triton.jit
+def write_products(
+    dgates_ptr, x_ptr, y_ptr, h0_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs, complete,
+    G: tl.constexpr, ROW: tl.constexpr, MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr, REVERSE: tl.constexpr,
+    HAS_STATE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Once every program has written its part of dgates. All results are NaN where one did not come (`complete`).
+
+    dgates: [T B, ROW H], in a row first those of W_ih x, last those of W_hh h. x: [T B, inputs]. y: [T B, H].
+    h0: [layers, B, H]. dx: where WANTS_X.
+    """
+    # The same numbers, but Triton then knows what they are multiples of, and loads as much at a time.
+    H, inputs = (H // MULTIPLE) * MULTIPLE, (inputs // MULTIPLE) * MULTIPLE
+    rows, gates, width = T * B, G * H, ROW * H
+    lines = tl.cdiv(gates, _LINES)
+    of_w_ih, of_w_hh, of_x = lines * tl.cdiv(inputs, _COLUMNS), lines * tl.cdiv(H, _COLUMNS), 0
+    if WANTS_X:
+        of_x = tl.cdiv(rows, _LINES) * tl.cdiv(inputs, _COLUMNS)
+    for tile in range(pid, of_x + of_w_ih + of_w_hh, tl.num_programs(0)):
+        total = tl.zeros((_LINES, _COLUMNS), tl.float32)
+        if WANTS_X and tile < of_x:  # first, since they take longest
+            line, column = _place(tile, tl.cdiv(rows, _LINES))
+            total = _add_product(total, dgates_ptr, width, 1, w_ih_ptr, rows, gates, inputs, line, column, PRECISION)
+            _store(dx_ptr, total, line, column, rows, inputs, complete)
+        elif tile < of_x + of_w_ih:
+            line, column = _place(tile - of_x, lines)
+            total = _add_product(total, dgates_ptr, 1, width, x_ptr, gates, rows, inputs, line, column, PRECISION)
+            _store(dw_ih_ptr, total, line, column, gates, inputs, complete)
+        else:
+            line, column = _place(tile - of_x - of_w_ih, lines)
+            d, later, earlier, entry = dgates_ptr + width - gates, B, 0, 0
+            if REVERSE:
+                later, earlier, entry = 0, B, rows - B
+            total = _add_product(
+                total, d + later * width, 1, width, y_ptr + earlier * H, gates, rows - B, H, line, column, PRECISION
+            )
+            if HAS_STATE:
+                h0 = h0_ptr + layer * B * H
+                total = _add_product(total, d + entry * width, 1, width, h0, gates, B, H, line, column, PRECISION)
+            _store(dw_hh_ptr, total, line, column, gates, H, complete)
+
+
+@triton.jit
+def _place(tile, lines):
+    """The lines and columns of a tile, of which `lines` stand one below the other."""
+    return (tile % lines) * _LINES + tl.arange(0, _LINES), (tile // lines) * _COLUMNS + tl.arange(0, _COLUMNS)
+
+
+@triton.jit
+def _add_product(
+    total, d_ptr, d_line, d_inner, x_ptr, lines, depth, columns, line, column, PRECISION: tl.constexpr
+):  # fmt: skip
+    """The total and d x: d [lines, depth] lies with these strides, x is [depth, columns]."""
+    k = tl.arange(0, _DEPTH)
+    d = d_ptr + line[:, None] * d_line + k[None, :] * d_inner
+    x = x_ptr + k[:, None] * columns + column[None, :]
+    is_line, is_column = (line < lines)[:, None], (column < columns)[None, :]
+    for k0 in tl.range(0, depth, _DEPTH, num_stages=_STAGES):  # pyright: ignore[reportGeneralTypeIssues]
+        inside = k0 + k < depth
+        # Others have written dgates in this launch: not from the cache of this processor alone.
+        dk = tl.load(d + k0 * d_inner, mask=is_line & inside[None, :], other=0.0, cache_modifier=".cg")
+        xk = tl.load(x + k0 * columns, mask=is_column & inside[:, None], other=0.0)
+        total = tl.dot(dk, xk, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def _store(to_ptr, total, line, column, lines, columns, complete):
+    total = tl.where(complete, total, float("nan"))
+    inside = (line < lines)[:, None] & (column < columns)[None, :]
+    tl.store(to_ptr + line[:, None] * columns + column[None, :], total, mask=inside)
