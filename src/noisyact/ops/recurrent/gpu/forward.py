@@ -15,21 +15,24 @@ import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_values, lstm_values, per_unit, tanh
 from noisyact.ops.recurrent.gpu.packing import pack_lines
+from noisyact.ops.recurrent.gpu.products import write_input_product
 from noisyact.ops.triton.grid import PATIENCE, arrive, wait
 
 __all__ = ["forward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["layer", "first", "last", "T", "B", "programs"],
+    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs"],
     do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"],
 )
 def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
-    offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr,
-    layer, first, last, T, B, H, P, programs, room,
+    offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr, x_ptr,
+    w_ih_ptr,
+    layer, first, last, T, B, H, P, programs, room, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
-    KEEP: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    KEEP: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
+    PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
@@ -37,9 +40,10 @@ def forward_kernel(
 ):  # fmt: skip
     """Steps first to last - 1 in the order of the recurrence. h0, c0, hn and cn: [layers, B, H], of which one is used.
 
-    a: [rows, G H], W_ih x; where KEEP, the rest of the pre-activations is added to it in place. w: [G H, H]. packed:
-    room for the weights as the programs read them. y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's
-    W_hn h + b_hn, where KEEP. exchange: [2, rows of a multiple of BB, P], zeros at first (but for the first state in
+    a: [rows, G H], W_ih x; computed here from x if PRODUCT_MULTIPLE is not 0, as in backward; where KEEP, the rest of
+    the pre-activations is added to it in place. w: [G H, H]. packed: room for the weights as the programs read them.
+    y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's W_hn h + b_hn, where KEEP.
+    exchange: [2, rows of a multiple of BB, P], zeros at first (but for the first state in
     its second slot if not PERSISTENT), and behind it a counter for each block of the batch, 0 at first; if RESIDENT
     `room` numbers for each layer, else this layer's alone: a large layer has no register left for where it begins.
     """
@@ -91,6 +95,11 @@ def forward_kernel(
         mine = packed + (line[:, None] * P + k[None, :] if LINES_FIRST else line[None, :] * P + k[:, None])
     counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
     polls = 0
+    if PRODUCT_MULTIPLE > 0:
+        write_input_product(x_ptr, w_ih_ptr, a_ptr, pid, T * B, G * H, inputs, PRODUCT_MULTIPLE, PRECISION)
+        blocks = tl.cdiv(B, BB)
+        arrive(counter - block + blocks)
+        polls = wait(counter - block + blocks, programs * blocks, polls)
     START: tl.constexpr = 0 if HAS_STATE else 1  # the first step that has a state before it
     told = 1 if HAS_STATE else 0  # times that all programs have arrived before step 0 ends
     if RESIDENT:

@@ -56,7 +56,7 @@ class ProductsAsCudnn:
             torch._C._set_cublas_allow_tf32(self._before)
 
 
-_FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP")
+_FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "PRODUCT_MULTIPLE")
 _BACKWARD_FLAGS = (
     "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
     "PRODUCTS_MULTIPLE", "WANTS_X",
@@ -161,13 +161,14 @@ def backward_room(
 def layer_forward(
     kind: str, layer: int, x: Tensor, rows: Rows, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
-    keep: bool, cut: Plan, sizes: Sizes, room: Room, form: Sequence[int],
+    keep: bool, in_launch: bool, cut: Plan, sizes: Sizes, room: Room, form: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """As reference.layer with xi from the seed. The last h and c are in the room.
 
     Args:
         layer: which, of those that h0, c0 and the room are for.
         h0: [layers, batch, H]; None for zeros, as for c0.
+        in_launch: whether the launch has the input's product too; x and w_ih must then be contiguous.
         form: of every h, without its last dimension: the number of rows, or steps and batch.
 
     Returns: every h; and where `keep` is set, what backward needs: the pre-activations and the LSTM's c or the GRU's
@@ -178,7 +179,13 @@ def layer_forward(
     hidden, gates = w_hh.shape[1], GATES[kind]
     h_n, c_n, exchange = room
     exchange = exchange if cut.resident else exchange[layer]
-    a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
+    inputs = multiple = 0
+    if in_launch:
+        inputs = x.shape[1]
+        multiple = math.gcd(8, hidden, inputs)
+        a = x.new_empty(x.shape[0], gates * hidden)
+    else:
+        a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
     lines = programs * blocks * cut.units * (4 if gates > 1 else 1)
     packed = None if cut.resident else x.new_empty(lines * padded)
     y = x.new_empty(*form, hidden)
@@ -186,15 +193,15 @@ def layer_forward(
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
-        flags = (reverse, offsets is not None, h is not None, b_hh is not None, p is not None, keep)
+        flags = (reverse, offsets is not None, h is not None, b_hh is not None, p is not None, keep, multiple)
         _launcher(
             forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, cut, _precision(), dtypes,
             flags,
         )(
             (programs * blocks,),
             (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, h, c, offsets, y, extra, h_n,
-             c_n, exchange, _alarm()),
-            (layer, first, last, steps, batch, hidden, padded, programs, exchange_size),
+             c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None),
+            (layer, first, last, steps, batch, hidden, padded, programs, exchange_size, inputs),
         )  # fmt: skip
 
     if cut.persistent:

@@ -1,9 +1,9 @@
 """Recurrent layers on a GPU: noise comes in as seeds, gradients by the kernels.
 
 One layer in one direction is one launch, the whole time loop inside. Layers above each other are one operation, since a
-small network waits for the host: fewer calls into torch, less memory to ask for. The gradients of the weights and of
-the input are products over all steps at once, of a small network in the same launch, else torch's. registration.py has
-the layer as torch.compile sees it.
+small network waits for the host: fewer calls into torch, less memory to ask for. What is a product over all steps at
+once, W_ih x and the gradients of the weights and of the input, is in the launch too in a small network, else torch's.
+registration.py has the layer as torch.compile sees it.
 """
 
 from __future__ import annotations
@@ -102,11 +102,12 @@ def forward(
     with on(device), launches.ProductsAsCudnn():
         room = launches.forward_room(kind, x, count, batch, hidden, plan, sizes)
         for index in range(count):
-            w_ih, *others = flat[index * _TENSORS : (index + 1) * _TENSORS]
-            w_hh, b_ih, b_hh, p = map(_contiguous, others)
+            w_ih, w_hh, b_ih, b_hh, p = map(_contiguous, flat[index * _TENSORS : (index + 1) * _TENSORS])
+            in_launch = call.offsets is None and plan.writes_products(*x.shape)
             results = launches.layer_forward(
-                kind, index, x, rows, h0, c0, w_ih, w_hh, b_ih, b_hh, p, call.seeds[index], call.noise, call.reverse,
-                keep, plan, sizes, room, x.shape[:1] if index < count - 1 else form,
+                kind, index, _contiguous(x) if in_launch else x, rows, h0, c0, w_ih, w_hh, b_ih, b_hh, p,
+                call.seeds[index], call.noise, call.reverse, keep, in_launch, plan, sizes, room,
+                x.shape[:1] if index < count - 1 else form,
             )  # fmt: skip
             x = results[0]
             kept += results

@@ -17,7 +17,7 @@ __all__ = [
 _RESIDENT = 256
 """Up to this many units the recurrent weights stay in registers."""
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
-"""Up to so many rows of so many inputs the gradients of the weights and the input are backward's."""
+"""Up to so many rows of so many inputs the products over all rows are in the launch."""
 
 
 class Plan(NamedTuple):
@@ -50,11 +50,12 @@ class Plan(NamedTuple):
         return -(-batch // self.rows)
 
     def writes_products(self, rows: int, inputs: int) -> bool:
-        """Whether backward's launch ends with the gradients of the weights and the input, over this many rows.
+        """Whether the launch also has the products over all of this many rows: W_ih x, or the gradients of the weights
+        and the input.
 
-        Else they are torch's products. It spares the host three calls for each layer, which counts as long as the GPU
-        waits for the host. Where there is much to multiply, the GPU is busy anyway, and torch's products are the faster
-        ones. Only small layers, whose programs have room for it.
+        Else they are torch's. It spares the host a call or three for each layer, which counts as long as the GPU waits
+        for the host. Where there is much to multiply, the GPU is busy anyway, and torch's products are the faster ones.
+        Only small layers, whose programs have room for it.
         """
         return self.persistent and self.resident and rows <= _ROWS_IN_LAUNCH and inputs <= _INPUTS_IN_LAUNCH
 
