@@ -32,23 +32,15 @@ class NoisyRecurrent(nn.RNNBase):
     ) -> None:  # fmt: skip
         self.backend = backends.check(backend)
         super().__init__(
-            mode,
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            device,
+            mode, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device,
             dtype,
-        )
+        )  # fmt: skip
         self.kind = mode.lower()
         self.hard = hard
         self.noise = recurrent_noise(
             self.kind, noise, gate_noise, self.noise_names(), hidden_size, eval_noise, device, dtype
         )
+        self.flatten_parameters()
 
     def noise_names(self) -> list[str]:
         """The names of p in the submodule `noise`, one for each layer and direction."""
@@ -59,7 +51,10 @@ class NoisyRecurrent(nn.RNNBase):
         return [f"l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
 
     def flatten_parameters(self) -> None:
-        """Nothing: there is no cuDNN layout to keep."""
+        """As torch's where its own layer is what runs; else nothing: there is no cuDNN layout to keep."""
+        # While torch's constructor runs, nothing of ours is there yet.
+        if self.backend == "auto" and not getattr(self, "hard", True) and self.noise is None:
+            super().flatten_parameters()
 
     def reset_parameters(self) -> None:
         """The weights as torch has them, and the noise as the paper has it."""
