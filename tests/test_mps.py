@@ -1,6 +1,7 @@
-"""NVIDIA's Multi-Process Service is found by its pipe, and decides how a grid shares a GPU."""
+"""NVIDIA's Multi-Process Service is found by its socket, and decides how a grid shares a GPU."""
 
 import os
+import socket
 
 import pytest
 
@@ -11,23 +12,31 @@ from noisyact_cli import grid as cli_grid
 
 @pytest.fixture
 def pipes(tmp_path, monkeypatch):
+    """Where it has its socket; relative, since the names of sockets are short."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     return tmp_path
 
 
-def test_it_serves_where_its_control_process_has_a_pipe(pipes):
+def serve() -> None:
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind("control")
+
+
+def test_it_serves_where_its_control_process_has_a_socket(pipes):
+    """It says so when it starts: "Starting control daemon using socket /tmp/nvidia-mps/control"."""
     assert not mps.serves()
-    (pipes / "control").write_text("a file, not a pipe")
+    (pipes / "control").write_text("a file, not a socket")
     assert not mps.serves()
     (pipes / "control").unlink()
-    os.mkfifo(pipes / "control")
+    serve()
     assert mps.serves()
 
 
 @pytest.mark.parametrize("served", [False, True])
 def test_runs_on_a_gpu_are_processes_where_it_serves_and_lanes_elsewhere(pipes, monkeypatch, served):
     if served:
-        os.mkfifo(pipes / "control")
+        serve()
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     asked = []
     monkeypatch.setattr("noisyact.experiments.run.torch.cuda.is_available", lambda: True)

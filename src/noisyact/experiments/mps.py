@@ -18,12 +18,13 @@ MOST = 16
 
 
 def serves() -> bool:
-    """Whether the service can be reached, by the pipe of its control process."""
+    """Whether the service can be reached: its control process has a socket, `control`, in what it calls its pipes."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     try:
-        return stat.S_ISFIFO((folder / "control").stat().st_mode)
+        mode = (folder / "control").stat().st_mode
     except OSError:
         return False
+    return stat.S_ISSOCK(mode)
 
 
 def prepare() -> None:
