@@ -14,7 +14,7 @@ SOURCES = sorted(ROOT.glob("src/**/*.py")) + sorted(ROOT.glob("tests/**/*.py")) 
 LAYERS = [
     "tables", "compiling", "schemes", "pairs", "equations", "checkpointing", "noise", "ops", "backends", "sequences",
     "functional", "activations", "anneal", "scheduler", "saturating", "cell_noise", "cells", "recurrent", "inventory",
-    "convert", "finite", "diagnostics", "integrations", "models", "data", "experiments",
+    "convert", "finite", "sightings", "diagnostics", "integrations", "models", "data", "experiments",
     "bench",
 ]  # fmt: skip
 

@@ -10,36 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisyact import equations
 from noisyact.activations import NoisyActivation, check_model
 from noisyact.finite import FiniteWatch, NonFinite
 from noisyact.inventory import unchanged
-from noisyact.pairs import HardPair, Pair
-from noisyact.saturating import pair_of
-from noisyact.schemes import NAH
+from noisyact.pairs import HardPair
+from noisyact.sightings import Sighting, UnitGroup, input_of, sightings
 from noisyact.tables import text_table
 
 __all__ = ["Saturation", "SaturationMeter", "UnitGroup", "saturation"]
-
-
-@dataclasses.dataclass(frozen=True)
-class UnitGroup:
-    """One noisy or saturating module, averaged over its units, the batch and its calls."""
-
-    name: str
-    kind: str
-    saturated: float
-    """Share of activations on or beyond a threshold."""
-    depth: float
-    """Mean |Delta|, the magnitude of the saturation."""
-    sigma: float
-    """Mean standard deviation of the noise (before the half-normal's absolute value)."""
-    linear: float = math.nan
-    """Mean absolute gradient back through u; NaN without a loss."""
-    nonlinear: float = math.nan
-    """Mean absolute gradient back through h."""
-    stochastic: float = math.nan
-    """Mean absolute gradient back through sigma."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +55,12 @@ def _shown(number: float) -> str:
 def saturation(
     model: nn.Module, *inputs: Any, loss: Callable[[Any], Tensor] | None = None, **keywords: Any
 ) -> Saturation:
-    """Run a model once and report, for each noisy or saturating module, how it saturates.
+    """Run a model once and report, for each noisy or saturating nonlinearity, how it saturates.
 
     The model runs in the mode it is in: call ``model.train()`` first to see the noise. Nothing of it changes: random
     generators, buffers and ``.grad`` are left as they were. A soft tanh or sigmoid counts as saturated where its hard
-    version is. Recurrent layers of torch's show nothing of their inside and are not listed.
+    version is. Of our recurrent layers and cells each nonlinearity is listed, `lstm.l0.f` the forget gate of a first
+    layer, and they are computed by the reference for once. Torch's own show nothing of their inside and are not listed.
 
     Args:
         model: any module.
@@ -100,8 +79,12 @@ def saturation(
     check_model(model)
     if not (loss is None or callable(loss)):
         raise TypeError(f"loss must be a function of the model's output, not {loss!r:.80}")
-    seen: list[_Call] = []
-    with unchanged(model), _Hooks(model, seen), FiniteWatch(model) as watch, torch.set_grad_enabled(loss is not None):
+    with (
+        unchanged(model),
+        sightings(model) as seen,
+        FiniteWatch(model) as watch,
+        torch.set_grad_enabled(loss is not None),
+    ):
         output = model(*inputs, **keywords)
         gradients = _gradients(output, loss, seen)
     groups: dict[str, list[UnitGroup]] = {}
@@ -110,7 +93,7 @@ def saturation(
     return Saturation(tuple(_mean(calls) for calls in groups.values()), tuple(watch.findings()))
 
 
-def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, seen: list[_Call]) -> list[Tensor | None]:
+def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, seen: list[Sighting]) -> list[Tensor | None]:
     if loss is None:
         return [None] * len(seen)
     value = loss(output)
@@ -125,113 +108,6 @@ def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, seen: list[_Ca
     return [next(found) if call.output.requires_grad else torch.zeros_like(call.output) for call in seen]
 
 
-class _Call:
-    """One call of one module: what went in, what noise it had, what came out."""
-
-    def __init__(self, name: str, module: nn.Module, x: Tensor, xi: Tensor | None, output: Tensor) -> None:
-        self.name, self.module, self.x, self.xi, self.output = name, module, x, xi, output
-
-    def measure(self, gradient: Tensor | None) -> UnitGroup:
-        x = self.x.detach().double()
-        if x.numel() == 0:
-            return UnitGroup(self.name, type(self.module).__name__, 0.0, 0.0, 0.0)
-        pair = self.module.pair if isinstance(self.module, NoisyActivation) else pair_of(self.module)
-        assert pair is not None
-        with torch.no_grad():
-            saturated = _saturated(pair, x).double().mean().item()
-            depth = equations.delta(pair.h(x), pair.u(x)).abs().mean().item()
-            sigma = self._sigma(x, pair).mean().item()
-        paths = self._paths(x, pair, gradient)
-        return UnitGroup(self.name, type(self.module).__name__, saturated, depth, sigma, *paths)
-
-    def _sigma(self, x: Tensor, pair: HardPair | Pair) -> Tensor:
-        module = self.module
-        if not isinstance(module, NoisyActivation):
-            return torch.zeros_like(x)
-        scale = module.scale.double()
-        if module.noise.learns_p:
-            assert module.p is not None
-            return equations.sigma(equations.delta(pair.h(x), pair.u(x)), module.p.detach().double(), scale)
-        return torch.where(_saturated(pair, x), scale, 0.0) if module.noise.name == "nanis" else scale.expand_as(x)
-
-    def _paths(self, x: Tensor, pair: HardPair | Pair, gradient: Tensor | None) -> tuple[float, float, float]:
-        if gradient is None:
-            return math.nan, math.nan, math.nan
-        with torch.enable_grad():
-            copies = [x.clone().requires_grad_() for _ in range(3)]
-            value = self._value(pair, *copies)
-            found = torch.autograd.grad(value, copies, gradient.double(), allow_unused=True, materialize_grads=True)
-        linear, nonlinear, stochastic = (path.abs().mean().item() for path in found)
-        return linear, nonlinear, stochastic
-
-    def _value(self, pair: HardPair | Pair, x_u: Tensor, x_h: Tensor, x_sigma: Tensor) -> Tensor:
-        """What the module computed, with a copy of x for each path."""
-        module = self.module
-        if not isinstance(module, NoisyActivation):
-            return {nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid}.get(type(module), pair.h)(x_h)
-        if self.xi is None and module.eval_noise == "hard":
-            return pair.h(x_h)
-        noise, epsilon = module.noise, equations.expected_epsilon(module.noise)
-        if self.xi is not None:
-            epsilon = self.xi.double().abs() if isinstance(noise, NAH) else self.xi.double()
-        sigma = self._sigma(x_sigma, pair)
-        if noise.at_input:
-            return pair.h(x_h + sigma * epsilon)
-        value = (1 - noise.leak) * pair.h(x_h) + noise.leak * pair.u(x_u)
-        value = value + equations.direction(x_h, noise.leak) * sigma * epsilon
-        return pair.clip(value) if noise.clips else value
-
-
-def _saturated(pair: HardPair | Pair, x: Tensor) -> Tensor:
-    has_thresholds = isinstance(pair, HardPair) or pair.x_t is not None
-    return pair.saturated(x) if has_thresholds else pair.h(x) != pair.u(x)
-
-
-class _Hooks:
-    """Feeds the noisy modules a known xi and notes every call."""
-
-    def __init__(self, model: nn.Module, seen: list[_Call]) -> None:
-        self._seen = seen
-        self._entered: dict[nn.Module, tuple[Tensor, Tensor | None]] = {}
-        self._handles = []
-        for name, module in model.named_modules():
-            if isinstance(module, NoisyActivation) or pair_of(module) is not None:
-                self._handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                self._handles.append(module.register_forward_hook(self._leave(name)))
-
-    def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        x, xi = _input(args, kwargs), None
-        if isinstance(module, NoisyActivation) and (module.training or module.eval_noise == "sample"):
-            xi = args[1] if len(args) > 1 else kwargs.get("xi")
-            if xi is None:
-                wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-                xi = torch.randn(x.shape, device=x.device, dtype=wide)
-                args, kwargs = args[:1], {**kwargs, "xi": xi}
-        self._entered[module] = x.detach().clone(), xi  # now: the module may write its output over x
-        return args, kwargs
-
-    def _leave(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple, output: Tensor) -> Tensor:
-            if torch.is_grad_enabled() and not output.requires_grad:
-                output = output.detach().requires_grad_()  # of a frozen model too the gradient is wanted
-            self._seen.append(_Call(name, module, *self._entered.pop(module), output))
-            return output.clone()  # what is done to it in place must not reach the tensor that gradients are asked of
-
-        return hook
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-
-def _input(args: tuple, kwargs: dict) -> Tensor:
-    """The x of a noisy module's call, the input of a plain one's."""
-    return args[0] if args else kwargs["x"] if "x" in kwargs else kwargs["input"]
-
-
 def _mean(calls: list[UnitGroup]) -> UnitGroup:
     first = calls[0]
     numbers = [field.name for field in dataclasses.fields(first) if field.name not in ("name", "kind")]
@@ -240,7 +116,7 @@ def _mean(calls: list[UnitGroup]) -> UnitGroup:
 
 
 class SaturationMeter:
-    """Measures, during training, the share of saturated activations of each noisy module.
+    """Measures, during training, the share of saturated activations of each noisy module but recurrent ones.
 
     It looks only when switched on, at the steps that are logged, and costs nothing in between. What is in evaluation
     mode is passed over.
@@ -266,7 +142,7 @@ class SaturationMeter:
     def _note(self, name: str) -> Any:
         def hook(module: NoisyActivation, args: tuple, kwargs: dict, output: Tensor) -> None:
             if self.active and module.training:
-                share = module.pair.saturated(_input(args, kwargs).detach()).float().mean()
+                share = module.pair.saturated(input_of(args, kwargs).detach()).float().mean()
                 self._shares.setdefault(name, []).append(share)
 
         return hook

@@ -6,8 +6,10 @@ equal sizes. Gate order and biases are torch's.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +19,7 @@ from noisyact import equations
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import Scheme
 
-__all__ = ["GATES", "NONLINEARITIES", "CellNoise", "cell", "layer"]
+__all__ = ["GATES", "NONLINEARITIES", "CellNoise", "Observer", "cell", "layer", "observed"]
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 NONLINEARITIES = {"lstm": 5, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -55,6 +57,33 @@ class CellNoise:
         return HARD_SIGMOID if self.hard else _SOFT_SIGMOID
 
 
+class Observer(Protocol):
+    """Looks on while layers and cells are computed here: what no fast path shows."""
+
+    def begins(self) -> None:
+        """A layer begins, in one direction; a cell by itself has no such beginning."""
+
+    def sees(
+        self, n: int, x: Tensor, y: Tensor, pair: HardPair | Pair, scheme: Scheme | None, scale: Tensor,
+        p: Tensor | None, xi: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Nonlinearity n has made y of x. Returns what takes the place of y."""
+        ...
+
+
+_observers: list[Observer] = []
+
+
+@contextlib.contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """While it lasts, the observer is told of all that is computed here."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
 def cell(
     kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, xi: Tensor | None,
     noise: CellNoise,
@@ -81,9 +110,14 @@ def cell(
     """
 
     def apply(n: int, x: Tensor, pair: HardPair | Pair, scheme: Scheme | None, scale: Tensor) -> Tensor:
+        own_p, own_xi = None if p is None else p[n], None if xi is None else xi[:, n]
         if scheme is None:
-            return pair.h(x)
-        return equations.phi(x, pair, scheme, scale, 1.0 if p is None else p[n], None if xi is None else xi[:, n])
+            y = pair.h(x)
+        else:
+            y = equations.phi(x, pair, scheme, scale, 1.0 if own_p is None else own_p, own_xi)
+        for observer in _observers:
+            y = observer.sees(n, x, y, pair, scheme, scale, own_p, own_xi)
+        return y
 
     def sigm(n: int, x: Tensor) -> Tensor:
         return apply(n, x, noise.gate_pair(), noise.gate, noise.gate_scale)
@@ -94,8 +128,9 @@ def cell(
     if kind == "lstm":
         assert c is not None
         a_i, a_f, a_g, a_o = a.chunk(4, dim=1)
-        c = sigm(1, a_f) * c + sigm(0, a_i) * tanh(2, a_g)
-        return sigm(3, a_o) * tanh(4, c), c
+        i, f, g, o = sigm(0, a_i), sigm(1, a_f), tanh(2, a_g), sigm(3, a_o)
+        c = f * c + i * g
+        return o * tanh(4, c), c
     if kind == "gru":
         assert recurrent is not None
         (a_r, a_z, a_n), (q_r, q_z, q_n) = a.chunk(3, dim=1), recurrent.chunk(3, dim=1)
@@ -128,6 +163,8 @@ def layer(
     w_hh, b_hh, w_hr = weights["w_hh"], weights["b_hh"], weights["w_hr"]
     assert weights["w_ih"] is not None
     assert w_hh is not None
+    for observer in _observers:
+        observer.begins()
     from_input = F.linear(x, weights["w_ih"], weights["b_ih"])
     ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
     outputs: list[Tensor] = [x] * len(sizes)
