@@ -41,6 +41,7 @@ from noisyact.data import moses
 from noisyact.data.packed import PackedCorpus, Pairs
 from noisyact.data.parallel import check, corpus
 from noisyact.data.text import UNKNOWN
+from noisyact.experiments.adadelta import Adadelta
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
 from noisyact.experiments.language import NoiseSettings
@@ -294,7 +295,7 @@ class Translate:
 def _optimizer(model: nn.Module, settings: Settings, device: torch.device) -> torch.optim.Optimizer:
     graphed = device.type == "cuda"
     if settings.optimizer == "adadelta":
-        return torch.optim.Adadelta(model.parameters(), settings.learning_rate, 0.95, 1e-6, capturable=graphed)
+        return Adadelta(model.parameters(), settings.learning_rate, 0.95, 1e-6, graphed)
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=graphed)
     raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
