@@ -43,6 +43,18 @@ def close(mine, right, name=""):
     torch.testing.assert_close(mine.double() / scale, right / scale, rtol=0, atol=2e-5, msg=lambda m: f"{name}: {m}")
 
 
+def check_case(case):
+    """What the kernels compute and every gradient, against the reference; returns the results."""
+    right, wide = case.reference()
+    mine = case.by_kernels()
+    for a, b in zip(mine, right, strict=True):
+        close(a, b)
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        close(gradient, right_gradients[name], name)
+    return mine
+
+
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.noise}")
@@ -50,16 +62,10 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
     forward, backward = PLANS[plan](case)
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
     monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
-    right, wide = case.reference()
-    mine = case.by_kernels()
-    for a, b in zip(mine, right, strict=True):
-        close(a, b)
+    mine = check_case(case)
     with torch.no_grad():
         for a, b in zip(case.by_kernels(), mine, strict=True):
             assert torch.equal(a, b)
-    right_gradients = case.gradients(right, wide)
-    for name, gradient in case.gradients(mine, case.leaves()).items():
-        close(gradient, right_gradients[name], name)
 
 
 TOGETHER = [Case("lstm", 3, 3, 37, packed=True), Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False)]
@@ -72,13 +78,7 @@ def test_programs_that_wait_for_each_other_equal_the_reference(case, monkeypatch
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
     monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
     take_turns(monkeypatch)
-    right, wide = case.reference()
-    mine = case.by_kernels()
-    for a, b in zip(mine, right, strict=True):
-        close(a, b)
-    right_gradients = case.gradients(right, wide)
-    for name, gradient in case.gradients(mine, case.leaves()).items():
-        close(gradient, right_gradients[name], name)
+    check_case(case)
 
 
 @pytest.fixture
@@ -114,13 +114,7 @@ IN_LAUNCH = [
 @pytest.mark.parametrize("case", IN_LAUNCH, ids=lambda case: f"{case.kind}-{case.hidden}")
 def test_products_in_the_launch_equal_the_reference(case, as_on_a_gpu, monkeypatch):
     monkeypatch.delattr(torch, "mm")  # so that it fails if torch's products are taken
-    right, wide = case.reference()
-    mine = case.by_kernels()
-    for a, b in zip(mine, right, strict=True):
-        close(a, b)
-    right_gradients = case.gradients(right, wide)
-    for name, gradient in case.gradients(mine, case.leaves()).items():
-        close(gradient, right_gradients[name], name)
+    check_case(case)
 
 
 def test_products_in_the_launch_are_torchs(as_on_a_gpu, monkeypatch):

@@ -16,13 +16,6 @@ from noisyact.experiments.unique import UNIQUE, Unique, different, sequences
 from test_experiment_mnist import TINY, made
 
 CUDA = torch.device("cuda")
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-
-
-def gpu(test):
-    for mark in on_gpu:
-        test = mark(test)
-    return test
 
 
 def test_on_a_cpu_the_step_is_as_it_is():
@@ -95,7 +88,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("make", "arm", "changes"), CASES, ids=lambda value: getattr(value, "__name__", str(value)[:20])
 )
@@ -107,7 +100,7 @@ def test_a_graph_does_what_the_step_does(make, arm, changes, tiny):
     torch.testing.assert_close(graph[0], plain[0], rtol=1e-3, atol=1e-5)
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("arm", ["reference", "nan"])
 def test_a_run_repeats_to_the_bit(arm):
     """At the full size: torch's own gradient of an embedding would not, with so many symbols at once."""
@@ -116,7 +109,7 @@ def test_a_run_repeats_to_the_bit(arm):
     assert all(map(torch.equal, once[0].values(), again[0].values()))
 
 
-@gpu
+@pytest.mark.gpu
 def test_a_scale_that_is_set_between_replays_has_its_effect():
     def falling(index: int) -> float:
         return 20.0 / (index + 1)
@@ -137,7 +130,7 @@ def test_a_scale_that_is_set_between_replays_has_its_effect():
         assert torch.equal(step(x), torch.ones_like(x)) == (scale == 0.0)
 
 
-@gpu
+@pytest.mark.gpu
 def test_every_replay_has_noise_and_inputs_of_its_own():
     layer = na.NoisyHardTanh("nah").cuda()
     step = captured(lambda x: (layer(x).detach(), x * 2), [torch.zeros(1, device="cuda")])
@@ -152,7 +145,7 @@ def test_every_replay_has_noise_and_inputs_of_its_own():
             assert abs(torch.corrcoef(torch.stack([seen[one], seen[other]]))[0, 1]) < 0.25
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_each_shape_has_one_graph_and_nothing_waits():
     torch.manual_seed(0)
@@ -169,7 +162,7 @@ def test_each_shape_has_one_graph_and_nothing_waits():
     assert task.update(59)["loss"] > 0
 
 
-@gpu
+@pytest.mark.gpu
 def test_an_optimisers_state_begins_with_the_first_update():
     """Were it made while recording, it would be made anew at each replay."""
     torch.manual_seed(0)
@@ -189,7 +182,7 @@ def test_an_optimisers_state_begins_with_the_first_update():
     assert losses[-1] < 0.1 * losses[0]
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("arm", ["hard", "nan", "nan-annealed-curriculum"])
 def test_resumed_ends_as_uninterrupted(arm, tmp_path):
     def stop(done, updates, line):
@@ -208,7 +201,7 @@ def test_resumed_ends_as_uninterrupted(arm, tmp_path):
     assert parts["result"] == whole["result"]
 
 
-@gpu
+@pytest.mark.gpu
 def test_lanes_on_a_gpu_end_as_alone(tmp_path):
     changes = {"updates": 200, "evaluate_every": 50}
     arms = ("hard", "nan", "nah-annealed", "nan-annealed-curriculum")
@@ -221,7 +214,7 @@ def test_lanes_on_a_gpu_end_as_alone(tmp_path):
         assert (alone.folder / "metrics.jsonl").read_text() == (job.folder / "metrics.jsonl").read_text()
 
 
-@gpu
+@pytest.mark.gpu
 def test_a_kernel_that_gave_up_is_no_divergence():
     pytest.importorskip("triton")
     from noisyact.ops.recurrent.gpu import layer

@@ -6,13 +6,7 @@ from torch import nn
 
 from noisyact.experiments.embedding import Embedding, one_hot_product
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
-    ),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def vectors_and_gradient(function, x, weight, given):

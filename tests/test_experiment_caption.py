@@ -163,7 +163,6 @@ def test_stopped_and_resumed_ends_the_same(flickr, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_runs_side_by_side_on_a_gpu_end_as_alone(flickr, tmp_path):
     """They share what they read, each in a stream of its own. Sums on a GPU are not always in the same order."""
     jobs = [Job("caption", arm, "smoke", 1, tmp_path / "lanes", "cuda", TINY) for arm in ("reference", "hard", "nah")]

@@ -288,7 +288,6 @@ def test_bad_settings_are_named():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("arm", ["reference", "leak"])
 def test_graph_updates_as_the_cpu_does(arm):
     """Without noise both take the same steps, also after the rate has changed: the graph reads it anew."""
@@ -306,7 +305,6 @@ def test_graph_updates_as_the_cpu_does(arm):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_resumed_on_a_gpu_ends_the_same(tmp_path):
     def stop(done, updates, line):
         if done == 20:

@@ -216,7 +216,6 @@ def test_bad_settings_are_named(treebank):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("arm", ["reference", "leak"])
 def test_graph_updates_as_the_cpu_does(arm, treebank):
     """Without noise both take the same steps, also where the rate changes: the graph reads it anew."""

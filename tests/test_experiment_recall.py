@@ -15,7 +15,6 @@ from run_cases import stopped_ends_as_whole
 
 ARMS = [arm.name for arm in RECALL.arms]
 CPU = torch.device("cpu")
-ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 TINY = {"max_items": 3, "hidden": 6, "rows": 4, "width": 3, "batch": 4, "validation": 5, "bits": 2, "item_length": 1}
 
 
@@ -169,7 +168,6 @@ def test_a_step_reads_nothing_back(arm, controller):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("controller", ["feedforward", "lstm"])
 @pytest.mark.parametrize("arm", ["reference", "nan-annealed"])
 def test_graphs_do_what_the_steps_do(arm, controller):

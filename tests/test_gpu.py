@@ -7,7 +7,7 @@ import noisyact as na
 from cases import SCHEMES, scheme_ids
 from noisyact import functional as F
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 def test_a_seed_stands_for_the_same_noise():

@@ -15,7 +15,7 @@ from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.gpu.plan import Plan, forward_plan
 from recurrent_cases import Case
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 NOISES = ["nah", "nan:alpha=1.0", "nani", "nanil", "nanis", "nah:clip=True", None]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = list(itertools.product([1, 2, 35, 63, 200], [1, 3, 20, 64], [1, 17, 64, 200, 650, 1024, 1500]))

@@ -114,7 +114,6 @@ def answers_and_gradients(machine, x):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("sizes", [(2, 5, 4), (4, 128, 20), (1, 8, 8), (3, 33, 7), (3, 32, 7), (2, 64, 16)], ids=str)
 def test_the_fused_machine_is_the_same(sizes):
     """Heads, rows and width; tests of the kernels without a GPU are in interpreted_ntm.py."""

@@ -19,7 +19,6 @@ from parallel_cases import packed_backwards  # noqa: F401
 pytest.importorskip("sacrebleu")
 TINY = {"words": 20, "word_size": 12, "hidden": 16, "batch": 8, "updates": 12, "evaluate_every": 4,
         "longest_translation": 6}  # fmt: skip
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture(name="no_sacremoses")
@@ -74,7 +73,6 @@ def test_plain_text_is_scored_elsewhere(tmp_path):
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("arm", ["reference", "nah"])
 def test_graphs_do_what_the_steps_do(arm, packed_alone):
     found = []
@@ -90,7 +88,6 @@ def test_graphs_do_what_the_steps_do(arm, packed_alone):
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_a_beam_of_graphs_finds_what_one_on_the_cpu_does(packed_alone):
     changes = {**TINY, "tf32": False, "optimizer": "adam", "learning_rate": 0.02, "batch": 32}
     task = Translate(TRANSLATE.effective("nah", "smoke", changes), 0, torch.device("cuda"))
