@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "one_hot_product"]
 
 _MOST = 256
 """Symbols up to which the product is the faster way too."""

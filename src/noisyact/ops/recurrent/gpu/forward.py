@@ -27,8 +27,7 @@ __all__ = ["forward_kernel"]
 )
 def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
-    offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr, x_ptr,
-    w_ih_ptr,
+    offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr,
     layer, first, last, T, B, H, P, programs, room, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
@@ -42,10 +41,10 @@ def forward_kernel(
 
     a: [rows, G H], W_ih x; computed here from x if PRODUCT_MULTIPLE is not 0, as in backward; where KEEP, the rest of
     the pre-activations is added to it in place. w: [G H, H]. packed: room for the weights as the programs read them.
-    y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's W_hn h + b_hn, where KEEP.
-    exchange: [2, rows of a multiple of BB, P], zeros at first (but for the first state in
-    its second slot if not PERSISTENT), and behind it a counter for each block of the batch, 0 at first; if RESIDENT
-    `room` numbers for each layer, else this layer's alone: a large layer has no register left for where it begins.
+    y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's W_hn h + b_hn, where KEEP. exchange: [2, rows of a
+    multiple of BB, P], zeros at first (but for the first state in its second slot if not PERSISTENT), and behind it a
+    counter for each block of the batch, 0 at first; if RESIDENT `room` numbers for each layer, else this layer's alone:
+    a large layer has no register left for where it begins.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     GP: tl.constexpr = 4 if G > 1 else 1

@@ -71,20 +71,9 @@ def write_products(
             if REVERSE:
                 later, earlier, entry = 0, B, rows - B
             total = _add_product(
-                total,
-                d + later * width,
-                1,
-                width,
-                y_ptr + earlier * H,
-                H,
-                1,
-                gates,
-                rows - B,
-                H,
-                line,
-                column,
+                total, d + later * width, 1, width, y_ptr + earlier * H, H, 1, gates, rows - B, H, line, column,
                 PRECISION,
-            )
+            )  # fmt: skip
             if HAS_STATE:
                 h0 = h0_ptr + layer * B * H
                 total = _add_product(total, d + entry * width, 1, width, h0, H, 1, gates, B, H, line, column, PRECISION)
