@@ -274,7 +274,9 @@ def _changes(settings: dict[str, Any], expected: Any) -> str:
 def _with_error(mean: float, ends: tuple[float, float]) -> str:
     """The mean with half its interval: two digits of that, and as many places of the mean."""
     half = (ends[1] - ends[0]) / 2
-    places = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 2
+    if half == 0:
+        return f"{_short(mean)} ± 0"
+    places = max(0, 1 - math.floor(math.log10(half)))
     return f"{_short(mean)} ± {_short(half)}" if places > 6 else f"{mean:.{places}f} ± {half:.{places}f}"
 
 
