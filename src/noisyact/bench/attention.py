@@ -19,6 +19,8 @@ from noisyact.bench.recurrent_gpu import exact_products, graph, median_ms
 from noisyact.bench.timing import median_times
 from noisyact.cells import NoisyCell
 from noisyact.convert import noisify
+from noisyact.experiments.adadelta import Adadelta
+from noisyact.experiments.gathering import gathered_gradients
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.translation import Translation
 from noisyact.recurrent import NoisyRecurrent
@@ -85,7 +87,7 @@ def _translation(device: torch.device) -> Made:
 
     return Made(
         model, loss, int(lengths[1].sum()),
-        lambda parameters: torch.optim.Adadelta(parameters, 1.0, 0.95, 1e-6, capturable=on_gpu), 1.0,
+        lambda parameters: Adadelta(parameters, 1.0, 0.95, 1e-6, on_gpu), 1.0,
     )  # fmt: skip
 
 
@@ -171,7 +173,9 @@ def _step(made: Made, model: nn.Module) -> Callable[[], object]:
 
     def step() -> None:
         optimizer.zero_grad()
-        made.loss(model).backward()
+        with gathered_gradients(parameters[0].is_cuda):
+            loss = made.loss(model)
+        loss.backward()
         if made.max_gradient_norm is not None:
             nn.utils.clip_grad_norm_(parameters, made.max_gradient_norm)
         optimizer.step()

@@ -36,6 +36,7 @@ from noisyact.experiments.caption_data import Shown, material, rounded
 from noisyact.experiments.captioner import Captioner
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, check_at_least
+from noisyact.experiments.gathering import gathered_gradients
 from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.team import ALONE, Team
 from noisyact.experiments.tf32 import tf32_products
@@ -168,7 +169,8 @@ class Captions:
     def _step(self, images: Tensor, words: Tensor, lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each number of steps."""
         mask = mask_of(lengths, words.shape[1])
-        logits, alpha = self.trained(self.material.train.annotations.at(images), words)
+        with gathered_gradients(self.device.type == "cuda"):
+            logits, alpha = self.trained(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
         self.optimizer.zero_grad()
         self.team.backward(nll + self.settings.penalty * doubly_stochastic(alpha, mask))

@@ -44,6 +44,7 @@ from noisyact.data.text import UNKNOWN
 from noisyact.experiments.adadelta import Adadelta
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
+from noisyact.experiments.gathering import gathered_gradients
 from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.lengths import random_batches, rounded_up, sorted_batches
 from noisyact.experiments.team import ALONE, Team
@@ -185,7 +186,8 @@ class Translate:
 
     def _step(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each pair of padded lengths."""
-        logits, _ = self.trained(source, lengths, target)
+        with gathered_gradients(self.device.type == "cuda"):
+            logits, _ = self.trained(source, lengths, target)
         nll = sentence_nll(logits, target, target_lengths).mean()
         self.optimizer.zero_grad()
         self.team.backward(nll)

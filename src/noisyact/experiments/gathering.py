@@ -1,0 +1,170 @@
+"""Recurrences written by hand: the gradient of a weight that is used at every step, as one product over all steps.
+
+A loop over T steps uses the same weight T times. Autograd then makes T products, each as large as the weight, and adds
+them one to the other: at 1,024 units and batches of 32 that is most of the memory a backward pass moves. Here each use
+leaves its input x_t and its gradient dy_t, and when all have come, dW = sum_t dy_t^T x_t is one product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["gathered_gradients"]
+
+
+def gathered_gradients(on: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Within it, weights used several times by `F.linear` get their gradient in one product; backward may be outside.
+
+    That is `nn.Linear` and the cells of this package, and on a GPU nn.LSTMCell and nn.GRUCell. The gradients are those
+    of autograd up to the order of summation, and cannot be differentiated again. Nothing is gathered under autocast or
+    a transform of torch.func. It is for steps that are captured on a GPU: every call of torch takes the host longer,
+    and on a CPU that is as much as is gained.
+
+    >>> layer = torch.nn.Linear(4, 4)
+    >>> h = torch.ones(2, 4)
+    >>> with gathered_gradients():
+    ...     for _ in range(10):
+    ...         h = layer(h).tanh()
+    >>> h.sum().backward()  # one product for layer.weight, not ten
+    """
+    return _Gathering() if on else contextlib.nullcontext()
+
+
+class _Gathering(TorchFunctionMode):
+    """Sees every function of torch that is called, and has the products with weights done otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: dict[tuple[int, int], _Weight] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        own = _OWN.get(func)
+        if own is not None and not kwargs and _can_gather(func, args):
+            return own(self, *args)
+        return func(*args, **(kwargs or {}))
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x W^T + b."""
+        if not weight.requires_grad or weight.numel() < x.numel():  # then it is the inputs that would be copied
+            return F.linear(x, weight, bias)
+        key = id(weight), id(bias)
+        if key not in self._weights:
+            self._weights[key] = _Weight(weight, bias)
+        return _Use.apply(x, *self._weights[key].of_use)
+
+    def lstm_cell(
+        self, x: Tensor, state: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """torch.lstm_cell: its two products, and the kernel that torch has for the rest."""
+        gates = self.product(x, w_ih, b_ih), self.product(state[0], w_hh, b_hh)
+        h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(*gates, state[1])
+        return h, c
+
+    def gru_cell(
+        self, x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+    ) -> Tensor:
+        """torch.gru_cell, likewise."""
+        gates = self.product(x, w_ih, b_ih), self.product(h, w_hh, b_hh)
+        return torch.ops.aten._thnn_fused_gru_cell(*gates, h)[0]
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    F.linear: _Gathering.product, torch.lstm_cell: _Gathering.lstm_cell, torch.gru_cell: _Gathering.gru_cell,
+}  # fmt: skip
+
+
+def _can_gather(func: Any, args: tuple[Any, ...]) -> bool:
+    x, weights = args[0], args[1:2] if func is F.linear else args[2:4]
+    return (
+        all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, *weights))
+        and all(weight.dim() == 2 and weight.dtype == x.dtype for weight in weights)
+        and (func is F.linear or x.is_cuda)  # torch has the rest of a cell as a kernel for GPUs alone
+        and torch.is_grad_enabled()
+        and not torch.is_autocast_enabled(x.device.type)
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+class _Weight:
+    """A weight within the region, in the form in which its uses take it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._held = weight, bias  # as long as their ids are keys
+        gathered = _Gathered()
+        # The uses know the bias as a number only: its gradient too comes from all of them at once.
+        self.of_use = _Anchor.apply(weight, bias, gathered), None if bias is None else bias.detach(), gathered
+
+
+class _Gathered:
+    """What the uses of a weight have left during a backward pass."""
+
+    def __init__(self) -> None:
+        self._left: list[tuple[int, Tensor, Tensor]] = []
+
+    def leave(self, x: Tensor, dy: Tensor) -> None:
+        self._left.append((torch._C._current_graph_task_id(), _rows(x.detach()), _rows(dy)))
+
+    def take(self) -> tuple[Tensor, Tensor] | None:
+        """All x and dy of this pass, one below the other. A pass that did not ask for the weight has left some too."""
+        now = torch._C._current_graph_task_id()
+        left = [pair for task, *pair in self._left if task == now]
+        self._left.clear()
+        if not left:
+            return None
+        x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*left, strict=True))
+        return x, dy
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+class _Anchor(torch.autograd.Function):
+    """The weight itself. Its gradient is asked for when those of all uses have come."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, gathered: _Gathered) -> Tensor:
+        ctx.gathered = gathered
+        ctx.set_materialize_grads(False)  # none comes this way
+        return weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *_: None
+    ) -> tuple[Tensor | None, Tensor | None, None]:
+        taken = ctx.gathered.take()
+        if taken is None:
+            return None, None, None
+        x, dy = taken
+        return dy.T @ x, dy.sum(dim=0) if ctx.needs_input_grad[1] else None, None
+
+
+class _Use(torch.autograd.Function):
+    """One product with the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gathered: _Gathered) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.gathered = gathered
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, None, None, None]:
+        (dy,), (x, weight) = gradients, ctx.saved_tensors
+        ctx.gathered.leave(x, dy)
+        return dy @ weight if ctx.needs_input_grad[0] else None, None, None, None

@@ -1,0 +1,155 @@
+"""Gradients of weights that are used at every step: autograd's, in one product."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import noisyact as na
+from noisyact.experiments.gathering import gathered_gradients
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+CELLS = {
+    "noisy LSTM": lambda: na.NoisyLSTMCell(5, 7, noise="nah"),
+    "noisy GRU": lambda: na.NoisyGRUCell(5, 7, noise="nan"),
+    "noisy RNN without bias": lambda: na.NoisyRNNCell(5, 7, bias=False),
+    "torch's LSTM": lambda: nn.LSTMCell(5, 7),
+    "torch's GRU": lambda: nn.GRUCell(5, 7),
+    "torch's GRU without bias": lambda: nn.GRUCell(5, 7, bias=False),
+}
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrices of a shape that products give."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        # A gradient is computed as its transpose where that is what autograd has at hand.
+        if func is torch.ops.aten.mm.default and result.shape in (self.shape, self.shape[::-1]):
+            self.count += 1
+        return result
+
+
+def unrolled(cell, x, gathered):
+    """The output of a loop over steps and all gradients, from the same noise."""
+    torch.manual_seed(3)
+    state, out = None, []
+    with gathered_gradients() if gathered else contextlib.nullcontext():
+        for step in x:
+            state = cell(step, state)
+            out.append(state[0] if isinstance(state, tuple) else state)
+    y = torch.stack(out)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *cell.parameters()])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", CELLS.values(), ids=CELLS.keys())
+def test_the_gradients_of_a_loop_are_autograds(make, device):
+    cell = make().to(device, torch.float64)
+    x = torch.randn(6, 3, 5, dtype=torch.float64, device=device, requires_grad=True)
+    for ours, theirs in zip(unrolled(cell, x, True), unrolled(cell, x, False), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        # On a CPU torch's cells are left as they are.
+        *((name, "cpu") for name in CELLS if name.startswith("noisy")),
+        *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in CELLS),
+    ],
+)
+def test_a_weight_has_one_product(name, device):
+    cell, x = CELLS[name]().to(device), torch.randn(6, 3, 5, device=device, requires_grad=True)
+    counts = []
+    for gathered in (True, False):
+        with Products(cell.weight_ih.shape) as products:
+            unrolled(cell, x, gathered)
+        counts.append(products.count)
+    assert counts == [1, 6]
+
+
+def looped(layer, x, times=4):
+    with gathered_gradients():
+        for _ in range(times):
+            x = layer(x).tanh()
+    return x.sum()
+
+
+def test_inputs_of_any_number_of_dimensions():
+    layer = nn.Linear(4, 4)
+    for shape in [(4,), (3, 4), (2, 1, 4)]:
+        x = torch.randn(shape)
+        ours = torch.autograd.grad(looped(layer, x), list(layer.parameters()))
+        y = x
+        for _ in range(4):
+            y = layer(y).tanh()
+        theirs = torch.autograd.grad(y.sum(), list(layer.parameters()))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_pass_takes_what_it_has_left_and_nothing_else():
+    """Passes that keep the graph, one of which does not ask for the weight."""
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
+    loss = looped(layer, x)
+    first = torch.autograd.grad(loss, layer.weight, retain_graph=True)
+    torch.autograd.grad(loss, x, retain_graph=True)
+    again = torch.autograd.grad(loss, [layer.weight, layer.bias], retain_graph=True)
+    assert torch.equal(first[0], again[0])
+    loss.backward()
+    assert torch.equal(layer.weight.grad, first[0])
+    assert torch.equal(layer.bias.grad, again[1])
+
+
+def test_what_is_frozen_has_no_gradient():
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
+    layer.bias.requires_grad_(False)
+    looped(layer, x).backward()
+    assert layer.bias.grad is None
+    layer.weight.requires_grad_(False)
+    layer.weight.grad = None
+    looped(layer, x).backward()
+    assert layer.weight.grad is None
+
+
+def test_a_weight_smaller_than_its_input_is_left_to_autograd():
+    """Its products are cheap; gathering would copy all inputs."""
+    layer = nn.Linear(4, 4)
+    with Products(layer.weight.shape) as products:
+        looped(layer, torch.randn(5, 4)).backward()
+    assert products.count == 4
+
+
+def test_nothing_is_gathered_where_types_change():
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = looped(layer, x)
+    loss.backward()
+    assert layer.weight.grad.dtype == torch.float32
+    x = torch.randn(2, 4)
+    gradient = torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).sum())
+    with gathered_gradients():
+        ours = gradient(layer.weight)
+    assert torch.equal(ours, gradient(layer.weight))
+
+
+def test_a_second_derivative_is_refused():
+    layer = nn.Linear(4, 4)
+    x = torch.randn(2, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(looped(layer, x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_off_is_off():
+    layer = nn.Linear(4, 4)
+    with gathered_gradients(False), Products(layer.weight.shape) as products:
+        y = layer(layer(torch.randn(2, 4)))
+        y.sum().backward()
+    assert products.count == 2
