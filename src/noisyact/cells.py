@@ -51,7 +51,9 @@ class NoisyCell(nn.RNNCellBase):
                 f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
             )
         rows = x.reshape(-1, self.input_size)
-        h, c = (rows.new_zeros(len(rows), self.hidden_size) if s is None else s.reshape(len(rows), -1) for s in (h, c))
+        h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), -1)
+        if self.kind == "lstm":
+            c = rows.new_zeros(h.shape) if c is None else c.reshape(len(rows), -1)
         noise, drawn = noise_in_force(self.noise, self.training, self.hard, rows)
         if not drawn:
             xi = None
@@ -60,7 +62,7 @@ class NoisyCell(nn.RNNCellBase):
         q = F.linear(h, self.weight_hh, self.bias_hh).to(rows.dtype)
         separate = self.kind == "gru"
         new_h, new_c = run_cell(
-            self.kind, a if separate else a + q, q if separate else None, h, c if self.kind == "lstm" else None,
+            self.kind, a if separate else a + q, q if separate else None, h, c,
             None if self.noise is None else self.noise._parameters.get("p"), noise,
             seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
             xi=None if xi is None else xi.reshape(len(rows), count, -1), backend=self.backend,

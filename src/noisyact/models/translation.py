@@ -64,7 +64,7 @@ class Attention(nn.Module):
     def forward(self, h: Tensor, keys: Tensor, real: Tensor) -> Tensor:
         """Queries, [batch, width, query], to weights, [batch, width, source], that are 0 where nothing is real."""
         energies = self.energy(self.tanh(keys[:, None] + self.query(h)[:, :, None]))[..., 0]
-        return energies.masked_fill(~real[:, None], -torch.inf).softmax(dim=2)
+        return torch.where(real[:, None], energies, -torch.inf).softmax(dim=2)
 
 
 class Translation(nn.Module):
