@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 import noisyact as na
+from noisyact.diagnostics import SaturationMeter
 
 NUMBERS = ("saturated", "depth", "sigma", "linear", "nonlinear", "stochastic")
 
@@ -114,3 +115,60 @@ def test_the_layer_is_left_as_it_was(fails):
     assert not layer._forward_hooks
     assert all(parameter.grad is None for parameter in layer.parameters())
     assert torch.equal(layer(x)[0], right)
+
+
+class Tagger(nn.Module):
+    """A layer and a cell inside a model, one step each: their noise is at no input of theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = na.NoisyLSTM(4, 6, num_layers=1, bidirectional=True)
+        self.cell = na.NoisyGRUCell(12, 5)
+
+    def forward(self, x):
+        return self.cell(torch.ones_like(self.lstm(x)[0][0]))
+
+
+def test_a_meter_sees_the_nonlinearities_of_layers_and_cells():
+    model, x = Tagger(), 5 * torch.randn(1, 7, 4)
+    meter = SaturationMeter(model)
+    model(x)
+    assert meter.read() == {}
+    meter.active = True
+    model(x)
+    shares = meter.read()
+    seen = {group.name: group.saturated for group in na.saturation(model, x)}
+    assert set(meter.read()) == set(shares)  # both look at once, and neither sees the other
+    assert set(shares) == {
+        *(f"lstm.{layer}.{gate}" for layer in ("l0", "l0_reverse") for gate in "ifgoc"), "cell.r", "cell.z", "cell.n",
+    }  # fmt: skip
+    for name in shares:
+        if not name.endswith(".c"):  # the tanh of c, which the gates' noise is in
+            assert shares[name] == pytest.approx(seen[name])
+    assert shares["lstm.l0.g"] > 0
+    model.eval()(x)
+    assert meter.read() == {}
+    meter.close()
+    model.train()(x)
+    assert meter.read() == {}
+
+
+@pytest.mark.parametrize("make", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
+def test_training_is_the_same_with_a_meter(make):
+    """Output, gradients and generators, by the same kernels; hooks are not called for the meter's sake."""
+    layer = make(4, 6, num_layers=2, dropout=0.3)
+    packed = pack_sequence([torch.randn(5, 4), torch.randn(2, 4)])
+    found, calls = [], []
+    layer.register_forward_hook(lambda *_: calls.append(layer.backend))
+    for active in (False, True):
+        meter = SaturationMeter(layer)
+        meter.active = active
+        torch.manual_seed(3)
+        layer.zero_grad()
+        y = layer(packed)[0].data
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad.clone() for p in layer.parameters()), torch.get_rng_state()])
+        assert bool(meter.read()) == active
+        meter.close()
+    assert all(map(torch.equal, *found))
+    assert calls == ["auto", "auto"]

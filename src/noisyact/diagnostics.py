@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from noisyact.activations import NoisyActivation, check_model
+from noisyact.cells import NoisyCell
 from noisyact.finite import FiniteWatch, NonFinite
 from noisyact.inventory import unchanged
 from noisyact.pairs import HardPair
-from noisyact.sightings import Sighting, UnitGroup, input_of, sightings
+from noisyact.recurrent import NoisyRecurrent
+from noisyact.sightings import Sighting, UnitGroup, input_of, sightings, sightings_inside
 from noisyact.tables import text_table
 
 __all__ = ["Saturation", "SaturationMeter", "UnitGroup", "saturation"]
@@ -116,10 +118,12 @@ def _mean(calls: list[UnitGroup]) -> UnitGroup:
 
 
 class SaturationMeter:
-    """Measures, during training, the share of saturated activations of each noisy module but recurrent ones.
+    """Measures, during training, the share of saturated activations of each noisy module.
 
     It looks only when switched on, at the steps that are logged, and costs nothing in between. What is in evaluation
-    mode is passed over.
+    mode is passed over. Of a recurrent layer or cell each nonlinearity is measured, under the names that
+    :func:`saturation` has, in a call of its own by the reference: the training is not changed by being looked at. In a
+    compiled model and in a CUDA graph that is recorded they are passed over.
 
     >>> from noisyact import NoisyHardTanh
     >>> model = nn.Sequential(NoisyHardTanh())
@@ -134,16 +138,30 @@ class SaturationMeter:
         self.active = False
         self._shares: dict[str, list[Tensor]] = {}
         self._handles = [
-            module.register_forward_hook(self._note(name), with_kwargs=True)
+            module.register_forward_hook(note(name), with_kwargs=True)
             for name, module in model.named_modules()
-            if isinstance(module, NoisyActivation) and isinstance(module.pair, HardPair)
+            if (note := self._note_of(module)) is not None
         ]
+
+    def _note_of(self, module: nn.Module) -> Callable[[str], Any] | None:
+        """What makes the hook of a module, of one that can be measured."""
+        if isinstance(module, NoisyActivation) and isinstance(module.pair, HardPair):
+            return self._note
+        return self._note_inside if isinstance(module, (NoisyRecurrent, NoisyCell)) else None
 
     def _note(self, name: str) -> Any:
         def hook(module: NoisyActivation, args: tuple, kwargs: dict, output: Tensor) -> None:
             if self.active and module.training:
                 share = module.pair.saturated(input_of(args, kwargs).detach()).float().mean()
                 self._shares.setdefault(name, []).append(share)
+
+        return hook
+
+    def _note_inside(self, name: str) -> Any:
+        def hook(module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict, output: Any) -> None:
+            if self.active and module.training and not (torch.compiler.is_compiling() or _capturing()):
+                for call in sightings_inside(name, module, args, kwargs):
+                    self._shares.setdefault(call.name, []).append(call.function.saturated(call.x).float().mean())
 
         return hook
 
@@ -158,3 +176,7 @@ class SaturationMeter:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from noisyact import equations
 from noisyact.activations import NoisyActivation
 from noisyact.cells import NoisyCell
+from noisyact.inventory import unchanged
 from noisyact.ops.recurrent.reference import observed
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair, Pair
 from noisyact.recurrent import NoisyRecurrent
 from noisyact.saturating import pair_of
 from noisyact.schemes import NAH, Scheme
 
-__all__ = ["Function", "Sighting", "UnitGroup", "input_of", "sightings"]
+__all__ = ["Function", "Sighting", "UnitGroup", "input_of", "sightings", "sightings_inside"]
 
 _NAMES = {"lstm": ("i", "f", "g", "o", "c"), "gru": ("r", "z", "n"), "rnn_tanh": ("h",), "rnn_relu": ("h",)}
 """Of a cell's nonlinearities, in their order; c is the tanh of the LSTM's c."""
@@ -157,6 +158,22 @@ def sightings(model: nn.Module) -> Iterator[list[Sighting]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def sightings_inside(name: str, module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict) -> list[Sighting]:
+    """What the nonlinearities of a recurrent layer or cell do in a call, by no hook and for no gradient.
+
+    It is a call of its own, with noise of its own, and leaves the module and the generators as they were.
+    """
+    seen: list[Sighting] = []
+    inside = _Inside(seen)
+    with unchanged(module), torch.no_grad(), observed(inside, alone=True):
+        inside.enter(name)(module, args)
+        try:
+            module.forward(*args, **kwargs)
+        finally:
+            inside.leave(module, args, None)
+    return seen
 
 
 class _Call:

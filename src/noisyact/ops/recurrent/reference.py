@@ -75,13 +75,17 @@ _observers: list[Observer] = []
 
 
 @contextlib.contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """While it lasts, the observer is told of all that is computed here."""
+def observed(observer: Observer, alone: bool = False) -> Iterator[None]:
+    """While it lasts, the observer is told of all that is computed here; `alone`, others are not."""
+    others = _observers.copy() if alone else []
+    for other in others:
+        _observers.remove(other)
     _observers.append(observer)
     try:
         yield
     finally:
         _observers.remove(observer)
+        _observers.extend(others)
 
 
 def cell(
