@@ -31,6 +31,8 @@ class Estimate:
 
     >>> str(Estimate((1.0, 2.0, 3.0))), str(Estimate((7.0,))), str(Estimate((7.0, None)))
     ('2.0 ± 2.5', '7', '7 (1 of 2 reached)')
+    >>> str(Estimate((1e-3, 1e-3)))
+    '0.001 ± 0'
     """
 
     values: tuple[float | None, ...]
