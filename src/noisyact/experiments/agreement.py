@@ -69,7 +69,8 @@ def summary(found: Sequence[Pair]) -> str:
     kinds: tuple[Verdict, ...] = ("as in the paper", "contrary to the paper", "not decided")
     count = {kind: sum(pair.verdict == kind for pair in found) for kind in kinds}
     said = ", ".join(f"{number} {kind}" for kind, number in count.items() if number)
-    return f"Of the {len(found)} pairs of arms that the paper orders: {said}."
+    pairs = "one pair" if len(found) == 1 else f"{len(found)} pairs"
+    return f"Of the {pairs} of arms that the paper orders: {said}."
 
 
 def _headline(row: Row, table: Table) -> Estimate:
