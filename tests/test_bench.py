@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from noisyact.bench import activations, attention, updates
+from noisyact.bench import activations, attention, search, updates
 from noisyact.bench.__main__ import main
 
 
@@ -84,3 +84,23 @@ def test_updates_of_small_runs(monkeypatch, capsys, tmp_path):
     assert 0 < row["host_us"] <= row["update_us"]
     assert 0 < row["plain_host_us"] <= row["plain_us"]
     assert row["checkpoint_ms"] > 0
+
+
+def test_beam_search(capsys, tmp_path):
+    record = tmp_path / "record.json"
+    assert main(["search", "--device", "cpu", "--repeats", "1", "--json", str(record)]) == 0
+    assert "sentences a second" in capsys.readouterr().out
+    (row,) = json.loads(record.read_text())["rows"]
+    assert (row["beam"], row["sentences"], row["words"]) == (5, 40, 12)
+    assert row["ratio"] == pytest.approx(row["noisy_s"] / row["soft_s"])
+
+
+def test_wrong_translations_have_no_speed(monkeypatch, capsys):
+    right = search.Translator.numbers
+    monkeypatch.setattr(
+        search.Translator, "numbers", lambda self, sentences: [(*found[:-1], 7) for found in right(self, sentences)]
+    )
+    assert main(["search", "--device", "cpu", "--repeats", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "REFUSED beam search: not measured, its results are wrong: sentence 0" in out
+    assert " s  " not in out

@@ -1,4 +1,4 @@
-"""``python -m noisyact.bench activations|recurrent|attention|updates``: print how fast, against torch where it can."""
+"""``python -m noisyact.bench activations|recurrent|attention|search|updates``: how fast, against torch where it can."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import noisyact
-from noisyact.bench import activations, attention, recurrent, recurrent_gpu, updates
+from noisyact.bench import activations, attention, recurrent, recurrent_gpu, search, updates
 from noisyact.bench.timing import keep_freed_memory
 from noisyact.ops import native
 from noisyact.ops.triton import obstacle
@@ -25,12 +25,14 @@ from noisyact.ops.triton import obstacle
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and say by the exit code whether every case was right."""
     parser = argparse.ArgumentParser(prog="python -m noisyact.bench", description=__doc__)
-    parser.add_argument("what", choices=["activations", "recurrent", "attention", "updates"])
+    parser.add_argument("what", choices=["activations", "recurrent", "attention", "search", "updates"])
     parser.add_argument(
         "--elements", type=_positive, help="of x, for activations (default 4194304, on a GPU 268435456)"
     )
     parser.add_argument(
-        "--repeats", type=_positive, help="turns whose calls the median is taken of (default 41, the others 9)"
+        "--repeats",
+        type=_positive,
+        help="turns that the median is taken of (default 41, search 3, the others 9)",
     )
     parser.add_argument(
         "--block", type=_positive, help="calls in a row before the other's turn (default 1, recurrent 5)"
@@ -70,6 +72,8 @@ def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
         return activations, rows
     if options.what == "attention":
         return attention, attention.measure(options.repeats or 9, options.device)
+    if options.what == "search":
+        return search, search.measure(options.repeats or 3, options.device)
     if options.what == "updates":
         return updates, updates.measure(options.repeats or 9, options.device)
     if options.device == "cpu":
@@ -80,6 +84,8 @@ def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
 def _name(row: Any) -> str:
     if isinstance(row, attention.Row):
         return row.model
+    if isinstance(row, search.Row):
+        return "beam search"
     if isinstance(row, updates.Row):
         return f"{row.experiment} {row.arm}"
     return row.case if isinstance(row, activations.Row) else " ".join(map(str, (row.layer, row.shape)))
