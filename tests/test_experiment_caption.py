@@ -60,6 +60,19 @@ def test_arms_are_what_they_say(flickr):
     assert start("nah").model.output[1].p == 0.5
 
 
+@pytest.mark.parametrize(("arm", "noise"), [("hard", na.NANI(0.0)), ("nani", na.NANI(0.05)), ("nanil", na.NANIL(0.5))])
+def test_arms_with_noise_in_the_lstm_alone(arm, noise, flickr):
+    model = start(f"{arm}-lstm").model
+    assert (model.cell.noise.state, model.cell.noise.gate) == (noise, noise)
+    assert {type(part) for part in (model.output[0], model.score[0], model.first_h[1])} == {torch.nn.Tanh}
+    assert type(model.beta[1]) is torch.nn.Sigmoid
+
+
+def test_nowhere_else(flickr):
+    with pytest.raises(ValueError, match="where='readout': must be all or lstm"):
+        start("hard", where="readout")
+
+
 def test_an_epoch_shows_captions_once_in_batches_of_nearly_one_length(flickr):
     task = start("reference", batch=20)
     assert task.evaluate_every == 5 * PARTS["train"] // 20
