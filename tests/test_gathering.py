@@ -24,14 +24,14 @@ CELLS = {
 class Products(TorchDispatchMode):
     """Counts the matrices of a shape that products give."""
 
-    def __init__(self, shape):
+    def __init__(self, shape, product=torch.ops.aten.mm.default):
         super().__init__()
-        self.shape, self.count = shape, 0
+        self.shape, self.product, self.count = shape, product, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         # A gradient is computed as its transpose where that is what autograd has at hand.
-        if func is torch.ops.aten.mm.default and result.shape in (self.shape, self.shape[::-1]):
+        if func is self.product and result.shape in (self.shape, self.shape[::-1]):
             self.count += 1
         return result
 
@@ -73,6 +73,42 @@ def test_a_weight_has_one_product(name, device):
             unrolled(cell, x, gathered)
         counts.append(products.count)
     assert counts == [1, 6]
+
+
+def looked(queries, places, gathered):
+    """A loop that looks at places of its own making, and the gradients of both."""
+    annotations, out = places.tanh(), []
+    with gathered_gradients() if gathered else contextlib.nullcontext():
+        h = queries[0]
+        for query in queries:
+            weights = torch.bmm(query + h, annotations.transpose(1, 2)).softmax(dim=2)
+            h = torch.bmm(weights, annotations)
+            out.append(h)
+    y = torch.cat(out, dim=1) + annotations.mean()  # it is used in other ways too
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), [queries, places])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_attention_looks_at_has_one_batched_product(device):
+    queries = torch.randn(6, 3, 2, 5, dtype=torch.float64, device=device, requires_grad=True)
+    places = torch.randn(3, 4, 5, dtype=torch.float64, device=device, requires_grad=True)
+    counts, found = [], []
+    for gathered in (True, False):
+        with Products((3, 4, 5), torch.ops.aten.bmm.default) as products:
+            found.append(looked(queries, places, gathered))
+        counts.append(products.count)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    assert counts == [1, 6]
+
+
+def test_of_batched_products_a_small_second_factor_is_left_to_autograd():
+    x, factor = torch.randn(3, 9, 4), torch.randn(3, 4, 5, requires_grad=True)
+    with Products((3, 4, 5), torch.ops.aten.bmm.default) as products:
+        with gathered_gradients():
+            y = torch.bmm(x, factor) + torch.bmm(x, factor)
+        y.sum().backward()
+    assert products.count == 2
 
 
 def looped(layer, x, times=4):

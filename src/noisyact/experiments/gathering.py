@@ -2,7 +2,8 @@
 
 A loop over T steps uses the same weight T times. Autograd then makes T products, each as large as the weight, and adds
 them one to the other: at 1,024 units and batches of 32 that is most of the memory a backward pass moves. Here each use
-leaves its input x_t and its gradient dy_t, and when all have come, dW = sum_t dy_t^T x_t is one product.
+leaves its input x_t and its gradient dy_t, and when all have come, dW = sum_t dy_t^T x_t is one product. So it is with
+what an attention looks at, the annotations A of each sentence: of the contexts w_t A, dA = sum_t w_t^T dy_t.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ __all__ = ["gathered_gradients"]
 def gathered_gradients(on: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Within it, weights used several times by `F.linear` get their gradient in one product; backward may be outside.
 
-    That is `nn.Linear` and the cells of this package, and on a GPU nn.LSTMCell and nn.GRUCell. The gradients are those
-    of autograd up to the order of summation, and cannot be differentiated again. Nothing is gathered under autocast or
-    a transform of torch.func. It is for steps that are captured on a GPU: every call of torch takes the host longer,
-    and on a CPU that is as much as is gained.
+    That is `nn.Linear` and the cells of this package, and on a GPU nn.LSTMCell and nn.GRUCell; the second factors of
+    `torch.bmm` do too. The gradients are those of autograd up to the order of summation, and cannot be differentiated
+    again. Nothing is gathered under autocast or a transform of torch.func. It is for steps that are captured on a GPU:
+    every call of torch takes the host longer, and on a CPU that is as much as is gained.
 
     >>> layer = torch.nn.Linear(4, 4)
     >>> h = torch.ones(2, 4)
@@ -44,6 +45,7 @@ class _Gathering(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._weights: dict[tuple[int, int], _Weight] = {}
+        self._factors: dict[int, tuple[Tensor, Tensor, _Gathered]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -61,6 +63,15 @@ class _Gathering(TorchFunctionMode):
         if key not in self._weights:
             self._weights[key] = _Weight(weight, bias)
         return _Use.apply(x, *self._weights[key].of_use)
+
+    def batched_product(self, x: Tensor, factor: Tensor) -> Tensor:
+        """x F of each of a batch."""
+        if not factor.requires_grad or factor.numel() < x.numel():
+            return torch.bmm(x, factor)
+        if id(factor) not in self._factors:
+            gathered = _Gathered(rows=1)
+            self._factors[id(factor)] = factor, _BatchedAnchor.apply(factor, gathered), gathered
+        return _BatchedUse.apply(x, *self._factors[id(factor)][1:])
 
     def lstm_cell(
         self, x: Tensor, state: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
@@ -80,16 +91,18 @@ class _Gathering(TorchFunctionMode):
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
-    F.linear: _Gathering.product, torch.lstm_cell: _Gathering.lstm_cell, torch.gru_cell: _Gathering.gru_cell,
+    F.linear: _Gathering.product, torch.bmm: _Gathering.batched_product, torch.lstm_cell: _Gathering.lstm_cell,
+    torch.gru_cell: _Gathering.gru_cell,
 }  # fmt: skip
 
 
 def _can_gather(func: Any, args: tuple[Any, ...]) -> bool:
-    x, weights = args[0], args[1:2] if func is F.linear else args[2:4]
+    x, weights = args[0], args[1:2] if func in (F.linear, torch.bmm) else args[2:4]
+    dimensions = 3 if func is torch.bmm else 2
     return (
         all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, *weights))
-        and all(weight.dim() == 2 and weight.dtype == x.dtype for weight in weights)
-        and (func is F.linear or x.is_cuda)  # torch has the rest of a cell as a kernel for GPUs alone
+        and all(weight.dim() == dimensions and weight.dtype == x.dtype for weight in weights)
+        and (func in (F.linear, torch.bmm) or x.is_cuda)  # torch has the rest of a cell as a kernel for GPUs alone
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled(x.device.type)
         and not torch._C._are_functorch_transforms_active()
@@ -101,19 +114,20 @@ class _Weight:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._held = weight, bias  # as long as their ids are keys
-        gathered = _Gathered()
+        gathered = _Gathered(rows=0)
         # The uses know the bias as a number only: its gradient too comes from all of them at once.
         self.of_use = _Anchor.apply(weight, bias, gathered), None if bias is None else bias.detach(), gathered
 
 
 class _Gathered:
-    """What the uses of a weight have left during a backward pass."""
+    """What the uses of a weight have left during a backward pass, and the dimension that is that of rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
         self._left: list[tuple[int, Tensor, Tensor]] = []
 
     def leave(self, x: Tensor, dy: Tensor) -> None:
-        self._left.append((torch._C._current_graph_task_id(), _rows(x.detach()), _rows(dy)))
+        self._left.append((torch._C._current_graph_task_id(), x.detach(), dy))
 
     def take(self) -> tuple[Tensor, Tensor] | None:
         """All x and dy of this pass, one below the other. A pass that did not ask for the weight has left some too."""
@@ -122,11 +136,11 @@ class _Gathered:
         self._left.clear()
         if not left:
             return None
-        x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*left, strict=True))
+        x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=self._rows) for parts in zip(*left, strict=True))
         return x, dy
 
 
-def _rows(tensor: Tensor) -> Tensor:
+def _matrix(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
@@ -166,5 +180,45 @@ class _Use(torch.autograd.Function):
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor | None, None, None, None]:
         (dy,), (x, weight) = gradients, ctx.saved_tensors
-        ctx.gathered.leave(x, dy)
+        ctx.gathered.leave(_matrix(x), _matrix(dy))
         return dy @ weight if ctx.needs_input_grad[0] else None, None, None, None
+
+
+class _BatchedAnchor(torch.autograd.Function):
+    """The second factor of batched products, likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, factor: Tensor, gathered: _Gathered) -> Tensor:
+        ctx.gathered = gathered
+        ctx.set_materialize_grads(False)
+        return factor.view_as(factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *_: None
+    ) -> tuple[Tensor | None, None]:
+        taken = ctx.gathered.take()
+        if taken is None:
+            return None, None
+        x, dy = taken
+        return torch.bmm(x.transpose(1, 2), dy), None
+
+
+class _BatchedUse(torch.autograd.Function):
+    """One batched product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor, gathered: _Gathered) -> Tensor:
+        ctx.save_for_backward(x, factor)
+        ctx.gathered = gathered
+        return torch.bmm(x, factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, None, None]:
+        (dy,), (x, factor) = gradients, ctx.saved_tensors
+        ctx.gathered.leave(x, dy)
+        return torch.bmm(dy, factor.transpose(1, 2)) if ctx.needs_input_grad[0] else None, None, None
