@@ -85,7 +85,8 @@ def data_prepare(
     with user_errors():
         from noisyact.data.parallel import packed_path
         from noisyact.experiments.experiment import UnknownName
-        from noisyact.experiments.translate import TRANSLATE, corpus_of
+        from noisyact.experiments.translate import TRANSLATE
+        from noisyact.experiments.translate_settings import corpus_of
         from noisyact_cli import changes
 
         if experiment != TRANSLATE.name:

@@ -22,7 +22,6 @@ A run has all its captions of the test images in `samples.json`; `noisyact score
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 from typing import Any
 
@@ -30,19 +29,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import noisyact as na
 from noisyact.data import flickr8k
 from noisyact.experiments.caption_data import Shown, material, rounded
+from noisyact.experiments.caption_settings import Settings, check_settings, model_of
 from noisyact.experiments.captioner import Captioner
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment, check_at_least
+from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.gathering import gathered_gradients
-from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.team import ALONE, Team
 from noisyact.experiments.tf32 import tf32_products
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 
-__all__ = ["CAPTION", "CAPTIONS", "SCORED", "Captions", "Settings"]
+__all__ = ["CAPTION", "CAPTIONS", "SCORED", "Captions"]
 
 CAPTIONS = "captions of the test images"
 """The title of their table among the samples."""
@@ -51,70 +49,12 @@ SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 _DRAWN = 10
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(NoiseSettings):
-    """The defaults are the preset `paper`."""
-
-    gate_c: float = 0.5
-    where: str = "all"
-    """Whose tanhs and sigmoids are hard, and noisy: all there are, or those of the lstm."""
-    embedding: int = 512
-    hidden: int = 1000
-    attention: int = 512
-    dropout: float = 0.5
-    orthogonal: float = 0.01
-    """Factor of the square matrices at the start."""
-    penalty: float = 1.0
-    """Weight of the doubly stochastic penalty."""
-    batch: int = 64
-    epochs: int = 25
-    """At most."""
-    patience: int = 3
-    """Evaluations, one an epoch, without a lower validation NLL before the run ends."""
-    learning_rate: float = 4e-4
-    side: int = 14
-    """Places along a side of an image; a divisor of 14 averages squares of them."""
-    images: int | None = None
-    """Of the training part, from the start of its list."""
-    held_out: int | None = None
-    """Images of the validation part, and of the test part."""
-    vocabulary: int | None = None
-    """Commonest words, with the end and the unknown word; the others are unknown."""
-    beam: int = 5
-    longest: int = 40
-    """Words of a caption that is searched for."""
-    tf32: bool = True
-    """Products of a training step on a GPU; evaluation has float32."""
-    photos: bool = True
-    """Photos beside the maps of attention, where they are to be had; they belong to their authors: false for a page
-    that is to be published."""
-    verified: bool = True
-    """The files must be those the results were made from."""
-
-
-def _model(settings: Settings, words: int, features: int) -> nn.Module:
-    model = CaptionModel(
-        words, features=features, embedding=settings.embedding, hidden=settings.hidden, attention=settings.attention,
-        dropout=settings.dropout, orthogonal=settings.orthogonal,
-    )  # fmt: skip
-    arguments = settings.layer_arguments()
-    if not settings.hard:
-        return model
-    # Without noise the hard functions are what is left of NANI at sigma = 0: h(x + 0 xi).
-    noise, gate_noise = (arguments[name] or na.NANI(0.0) for name in ("noise", "gate_noise"))
-    if settings.where == "lstm":
-        return na.noisify(
-            model, noise, gate_noise=gate_noise, filter_fn=lambda module, _: module is model.cell, inplace=True
-        )
-    return na.noisify(model, noise, gate_noise=gate_noise, inplace=True, strict=True)
-
-
 class Captions:
     """One run."""
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         self.settings, self.seed, self.device = settings, seed, device
-        _check(settings)
+        check_settings(settings)
         self.material = material(
             device, images=settings.images, held_out=settings.held_out, side=settings.side,
             vocabulary=settings.vocabulary, verified=settings.verified,
@@ -125,7 +65,7 @@ class Captions:
                 f"caption: batch={settings.batch}: must be at most the {len(self.train.words):,} training captions"
             )
         features = self.material.train.annotations.q.shape[2]
-        self.model = _model(settings, len(self.vocabulary), features).to(device)
+        self.model = model_of(settings, len(self.vocabulary), features).to(device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), settings.learning_rate, fused=True, capturable=device.type == "cuda"
         )
@@ -255,13 +195,6 @@ def _nll(logits: Tensor, words: Tensor, mask: Tensor) -> Tensor:
     """The NLL of each caption, [batch]."""
     each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
     return (each.unflatten(0, words.shape) * mask).sum(dim=1)
-
-
-def _check(settings: Settings) -> None:
-    check_at_least(1, "caption", settings, "batch", "epochs", "patience", "beam", "longest")
-    check_at_least(0, "caption", settings, "penalty")
-    if settings.where not in ("all", "lstm"):
-        raise ValueError(f"caption: where={settings.where!r}: must be all or lstm")
 
 
 def _paper(*scores: float) -> dict[str, float]:

@@ -28,7 +28,6 @@ The preset `short` has the captions of Multi30k and a small model.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import math
 from typing import TYPE_CHECKING, Any
@@ -36,26 +35,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-import noisyact as na
 from noisyact.data import moses
-from noisyact.data.packed import PackedCorpus, Pairs
-from noisyact.data.parallel import check, corpus
+from noisyact.data.packed import Pairs
 from noisyact.data.text import UNKNOWN
-from noisyact.experiments.adadelta import Adadelta
 from noisyact.experiments.capture import captured
-from noisyact.experiments.experiment import Arm, Experiment, UnknownName, check_at_least
+from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.gathering import gathered_gradients
-from noisyact.experiments.language import NoiseSettings
 from noisyact.experiments.lengths import random_batches, rounded_up, sorted_batches
 from noisyact.experiments.team import ALONE, Team
 from noisyact.experiments.tf32 import tf32_products
+from noisyact.experiments.translate_settings import (
+    Settings,
+    check_corpus,
+    check_settings,
+    corpus_of,
+    model_of,
+    optimizer_of,
+)
 from noisyact.experiments.translator import PLAIN, Translator, attention_picture, bleu, check_sacrebleu, plain_bleu
 from noisyact.models.translation import Translation, sentence_nll
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TRANSLATE", "TRANSLATIONS", "Settings", "Translate", "corpus_of", "model_of"]
+__all__ = ["TRANSLATE", "TRANSLATIONS", "Translate"]
 
 TRANSLATIONS = "translations of the test set"
 """The title of their table among the samples."""
@@ -64,66 +67,11 @@ _PICTURED = 3
 _LONG = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(NoiseSettings):
-    """The defaults are the preset `paper`."""
-
-    corpus: str = "europarl"
-    """europarl or multi30k."""
-    shards: int | None = None
-    """Files of Europarl, 100,000 pairs each."""
-    words: int = 30_000
-    """Of each vocabulary."""
-    longest: int = 50
-    """Words of a training sentence."""
-    word_size: int = 500
-    hidden: int = 1024
-    orthogonal_scale: float = 0.01
-    """Of the orthogonal matrices with which the recurrences and the attention's keys begin."""
-    batch: int = 32
-    updates: int = 600_000
-    """At most."""
-    evaluate_every: int = 5000
-    patience: int = 10
-    """Evaluations without a lower validation NLL, after which training ends."""
-    optimizer: str = "adadelta"
-    """adadelta, with a decay of 0.95 and an epsilon of 1e-6, or adam."""
-    learning_rate: float = 1.0
-    """Adadelta's is 1."""
-    max_gradient_norm: float = 1.0
-    beam: int = 5
-    longest_translation: int = 200
-    tf32: bool = True
-    """On a GPU all products are TF32, as those of cuDNN's GRU are by default."""
-
-
-def corpus_of(settings: Settings, say: Any = None) -> PackedCorpus:
-    """The corpus of a run."""
-    return corpus(settings.corpus, settings.words, settings.longest, settings.shards, say)
-
-
-def _check_corpus(settings: Settings) -> None:
-    check(settings.corpus, settings.words, settings.longest, settings.shards)
-
-
-def model_of(settings: Settings, packed: PackedCorpus) -> Translation:
-    """The model with the functions of an arm, its weights not yet drawn."""
-    model = Translation(len(packed.source), len(packed.target), word_size=settings.word_size, hidden=settings.hidden)
-    if settings.scheme is None and not settings.hard:
-        return model
-    arguments = settings.layer_arguments()
-    # Noise at the input with sigma = 0 is the hard function and nothing else; it has no p.
-    noise = arguments["noise"] or na.NANI(0.0)
-    changed = na.noisify(model, noise, gate_noise=arguments["gate_noise"], inplace=True, strict=True)
-    assert isinstance(changed, Translation)
-    return changed
-
-
 class Translate:
     """One run."""
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        _check(settings)
+        check_settings(settings)
         check_sacrebleu()  # not at the end of a long run
         self.settings, self.seed, self.device = settings, seed, device
         self.evaluate_every = settings.evaluate_every
@@ -133,7 +81,7 @@ class Translate:
         self.model = model_of(settings, self.corpus)
         self.model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
         self.model.to(device)
-        self.optimizer = _optimizer(self.model, settings, device)
+        self.optimizer = optimizer_of(self.model, settings, device)
         self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
         self.optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": self.optimizer}
         self.generators: dict[str, torch.Generator] = {}
@@ -294,19 +242,6 @@ class Translate:
         return figures
 
 
-def _optimizer(model: nn.Module, settings: Settings, device: torch.device) -> torch.optim.Optimizer:
-    graphed = device.type == "cuda"
-    if settings.optimizer == "adadelta":
-        return Adadelta(model.parameters(), settings.learning_rate, 0.95, 1e-6, graphed)
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=graphed)
-    raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
-
-
-def _check(settings: Settings) -> None:
-    check_at_least(1, "translate", settings, "word_size", "hidden", "batch", "patience", "beam", "longest_translation")
-
-
 TRANSLATE = Experiment(
     name="translate",
     title="English to French: the attention model of dl4mt with noise in every nonlinearity",
@@ -338,6 +273,6 @@ TRANSLATE = Experiment(
     "alone gains is the leak's; what the reference gains with small matrices is the initialisation's.",
     start=Translate,
     data=("multi30k", "europarl", "wmt-news"),
-    check_data=_check_corpus,
+    check_data=check_corpus,
     minutes={"smoke": 0.2, "short": 15.0, "paper": 50_000.0},
 )  # fmt: skip

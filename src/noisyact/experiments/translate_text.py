@@ -12,7 +12,7 @@ from noisyact.data import moses
 from noisyact.data.packed import LANGUAGES
 from noisyact.data.text import UNKNOWN
 from noisyact.experiments.generate import state_of_run
-from noisyact.experiments.translate import Settings, corpus_of, model_of
+from noisyact.experiments.translate_settings import Settings, corpus_of, model_of
 from noisyact.experiments.translator import Translator
 
 __all__ = ["Translated", "translate_text"]
