@@ -59,11 +59,11 @@ def score(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
     given = {image: list(references[image]) for image in captions}
     ours = {image: [caption] for image, caption in captions.items()}
     bleu, _ = Bleu(4).compute_score(given, ours, verbose=0)
-    values: dict[str, float] = dict(zip(SCORED, (100.0 * float(value) for value in bleu), strict=False))
+    values: dict[str, float] = dict(zip(SCORED, (_per_cent(value) for value in bleu), strict=False))
     missing, java = why_no_meteor(), None
     if not missing:
         try:
-            values["meteor"], java = 100.0 * _meteor(given, ours), _java()
+            values["meteor"], java = _per_cent(_meteor(given, ours)), _java()
         except (OSError, ValueError) as error:  # it answers with something else than a number
             missing = f"METEOR failed: {error}"
     text = json.dumps([given, ours], sort_keys=True)
@@ -73,6 +73,11 @@ def score(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }  # fmt: skip
     return Scores(values, signature, missing)
+
+
+def _per_cent(value: float) -> float:
+    """Rounded: where no n-gram is right, the scorer has 1e-15 for none."""
+    return round(100.0 * float(value), 6)
 
 
 def why_no_meteor() -> str:
