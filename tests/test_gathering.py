@@ -24,25 +24,25 @@ CELLS = {
 class Products(TorchDispatchMode):
     """Counts the matrices of a shape that products give."""
 
-    def __init__(self, shape, product=torch.ops.aten.mm.default):
+    def __init__(self, shape, products=(torch.ops.aten.mm.default,)):
         super().__init__()
-        self.shape, self.product, self.count = shape, product, 0
+        self.shape, self.products, self.count = shape, products, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         # A gradient is computed as its transpose where that is what autograd has at hand.
-        if func is self.product and result.shape in (self.shape, self.shape[::-1]):
+        if func in self.products and result.shape in (self.shape, self.shape[::-1]):
             self.count += 1
         return result
 
 
-def unrolled(cell, x, gathered):
+def unrolled(cell, x, gathered, rows=True):
     """The output of a loop over steps and all gradients, from the same noise."""
     torch.manual_seed(3)
     state, out = None, []
     with gathered_gradients() if gathered else contextlib.nullcontext():
         for step in x:
-            state = cell(step, state)
+            state = cell(step if rows else step.clone(), state)
             out.append(state[0] if isinstance(state, tuple) else state)
     y = torch.stack(out)
     return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *cell.parameters()])]
@@ -50,10 +50,11 @@ def unrolled(cell, x, gathered):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", CELLS.values(), ids=CELLS.keys())
-def test_the_gradients_of_a_loop_are_autograds(make, device):
+@pytest.mark.parametrize("rows", [True, False], ids=["rows of one tensor", "each by itself"])
+def test_the_gradients_of_a_loop_are_autograds(make, device, rows):
     cell = make().to(device, torch.float64)
     x = torch.randn(6, 3, 5, dtype=torch.float64, device=device, requires_grad=True)
-    for ours, theirs in zip(unrolled(cell, x, True), unrolled(cell, x, False), strict=True):
+    for ours, theirs in zip(unrolled(cell, x, True, rows), unrolled(cell, x, False), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
@@ -65,14 +66,43 @@ def test_the_gradients_of_a_loop_are_autograds(make, device):
         *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in CELLS),
     ],
 )
-def test_a_weight_has_one_product(name, device):
+@pytest.mark.parametrize("weight", ["weight_ih", "weight_hh"])
+@pytest.mark.parametrize("rows", [True, False], ids=["rows of one tensor", "each by itself"])
+def test_a_weight_has_one_product(name, device, weight, rows):
     cell, x = CELLS[name]().to(device), torch.randn(6, 3, 5, device=device, requires_grad=True)
     counts = []
     for gathered in (True, False):
-        with Products(cell.weight_ih.shape) as products:
-            unrolled(cell, x, gathered)
+        with Products(getattr(cell, weight).shape) as products:
+            unrolled(cell, x, gathered, rows)
         counts.append(products.count)
     assert counts == [1, 6]
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows of one tensor", "each by itself"])
+def test_rows_of_one_tensor_have_one_product_forward_and_one_for_the_gradient(rows):
+    cell, x = na.NoisyGRUCell(5, 7), torch.randn(6, 3, 5, requires_grad=True)
+    counts = []
+    for shape in ((18, 21) if rows else (3, 21), (18, 5) if rows else (3, 5)):
+        with Products(shape, (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)) as products:
+            unrolled(cell, x, True, rows)
+        counts.append(products.count)
+    # (3, 21): the products with the state, of all six steps, have that shape too.
+    assert counts == ([1, 1] if rows else [12, 6])
+
+
+def test_what_is_a_row_and_what_is_not():
+    """Slices, other strides, other shapes and rows that were changed are multiplied by themselves, or again."""
+    layer, whole = nn.Linear(4, 4), torch.randn(6, 2, 4)
+    with gathered_gradients():
+        for x in (whole[1:3], whole[:, 0], whole.transpose(0, 1)[1], whole[2, 1], whole.view(12, 4)[3], whole[5]):
+            torch.testing.assert_close(layer(x), nn.functional.linear(x.clone(), layer.weight, layer.bias))
+        first = layer(whole[0])
+        whole.mul_(2)
+        torch.testing.assert_close(layer(whole[0]), nn.functional.linear(whole[0].clone(), layer.weight, layer.bias))
+        assert not torch.equal(first, layer(whole[0]))
+        with torch.no_grad():
+            layer.bias.add_(1)
+        torch.testing.assert_close(layer(whole[0]), nn.functional.linear(whole[0].clone(), layer.weight, layer.bias))
 
 
 def looked(queries, places, gathered):
@@ -94,7 +124,7 @@ def test_what_attention_looks_at_has_one_batched_product(device):
     places = torch.randn(3, 4, 5, dtype=torch.float64, device=device, requires_grad=True)
     counts, found = [], []
     for gathered in (True, False):
-        with Products((3, 4, 5), torch.ops.aten.bmm.default) as products:
+        with Products((3, 4, 5), (torch.ops.aten.bmm.default,)) as products:
             found.append(looked(queries, places, gathered))
         counts.append(products.count)
     for ours, theirs in zip(*found, strict=True):
@@ -104,7 +134,7 @@ def test_what_attention_looks_at_has_one_batched_product(device):
 
 def test_of_batched_products_a_small_second_factor_is_left_to_autograd():
     x, factor = torch.randn(3, 9, 4), torch.randn(3, 4, 5, requires_grad=True)
-    with Products((3, 4, 5), torch.ops.aten.bmm.default) as products:
+    with Products((3, 4, 5), (torch.ops.aten.bmm.default,)) as products:
         with gathered_gradients():
             y = torch.bmm(x, factor) + torch.bmm(x, factor)
         y.sum().backward()

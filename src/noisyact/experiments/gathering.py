@@ -3,7 +3,8 @@
 A loop over T steps uses the same weight T times. Autograd then makes T products, each as large as the weight, and adds
 them one to the other: at 1,024 units and batches of 32 that is most of the memory a backward pass moves. Here each use
 leaves its input x_t and its gradient dy_t, and when all have come, dW = sum_t dy_t^T x_t is one product. So it is with
-what an attention looks at, the annotations A of each sentence: of the contexts w_t A, dA = sum_t w_t^T dy_t.
+what an attention looks at, the annotations A of each sentence: of the contexts w_t A, dA = sum_t w_t^T dy_t. And where
+the inputs of all steps are rows of one tensor, as words are that the loop is given, W x_t is one product forward too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ def gathered_gradients(on: bool = True) -> contextlib.AbstractContextManager[Any
     """Within it, weights used several times by `F.linear` get their gradient in one product; backward may be outside.
 
     That is `nn.Linear` and the cells of this package, and on a GPU nn.LSTMCell and nn.GRUCell; the second factors of
-    `torch.bmm` do too. The gradients are those of autograd up to the order of summation, and cannot be differentiated
-    again. Nothing is gathered under autocast or a transform of torch.func. It is for steps that are captured on a GPU:
-    every call of torch takes the host longer, and on a CPU that is as much as is gained.
+    `torch.bmm` do too. Inputs that are rows of one tensor (``for x in sequence``) are multiplied all at once, and then
+    have no gradient of their own, the tensor has. The gradients are those of autograd up to the order of summation, and
+    cannot be differentiated again. Nothing is gathered under autocast or a transform of torch.func. It is for steps
+    captured on a GPU: every call of torch takes the host longer, and on a CPU that is as much as is gained.
 
     >>> layer = torch.nn.Linear(4, 4)
     >>> h = torch.ones(2, 4)
@@ -46,6 +48,7 @@ class _Gathering(TorchFunctionMode):
         super().__init__()
         self._weights: dict[tuple[int, int], _Weight] = {}
         self._factors: dict[int, tuple[Tensor, Tensor, _Gathered]] = {}
+        self._products: dict[tuple[tuple[int, int], ...], tuple[Any, tuple[Tensor, ...]]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -57,6 +60,17 @@ class _Gathering(TorchFunctionMode):
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x W^T + b."""
+        if (place := _place(x)) is not None:
+            whole = x._base
+            assert whole is not None
+            factors = whole, weight, bias
+            key = tuple((id(factor), factor._version) for factor in factors if factor is not None)
+            if key not in self._products:
+                self._products[key] = (
+                    factors,
+                    F.linear(*factors).unbind(),
+                )  # they are held as long as their ids are a key
+            return self._products[key][1][place]
         if not weight.requires_grad or weight.numel() < x.numel():  # then it is the inputs that would be copied
             return F.linear(x, weight, bias)
         key = id(weight), id(bias)
@@ -107,6 +121,16 @@ def _can_gather(func: Any, args: tuple[Any, ...]) -> bool:
         and not torch.is_autocast_enabled(x.device.type)
         and not torch._C._are_functorch_transforms_active()
     )
+
+
+def _place(x: Tensor) -> int | None:
+    """Which row of a tensor an input is, if it is one: an element of its first dimension, as a loop over it gives."""
+    whole = x._base
+    if whole is None or x.shape != whole.shape[1:] or not (whole.is_contiguous() and x.is_contiguous()):
+        return None
+    if x.numel() == 0 or whole.is_inference() or whole.requires_grad != x.requires_grad:
+        return None
+    return (x.storage_offset() - whole.storage_offset()) // x.numel()
 
 
 class _Weight:

@@ -23,8 +23,8 @@ class Encoded(NamedTuple):
     """[batch, source, 2 hidden]: the states of both directions at each word; of padding, anything."""
     keys: Tensor
     """[batch, source, attention]: their part of the attention's energies."""
-    real: Tensor
-    """[batch, source]: whether there is a word."""
+    padding: Tensor
+    """[batch, source]: what is added to the energies: 0 where there is a word, -inf where there is none."""
     first: Tensor
     """[batch, hidden]: the decoder's first state."""
 
@@ -61,10 +61,10 @@ class Attention(nn.Module):
         self.tanh = nn.Tanh()
         self.energy = nn.Linear(size, 1, bias=False)
 
-    def forward(self, h: Tensor, keys: Tensor, real: Tensor) -> Tensor:
-        """Queries, [batch, width, query], to weights, [batch, width, source], that are 0 where nothing is real."""
-        energies = self.energy(self.tanh(keys[:, None] + self.query(h)[:, :, None]))[..., 0]
-        return torch.where(real[:, None], energies, -torch.inf).softmax(dim=2)
+    def forward(self, h: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
+        """Queries, [batch, width, query], to weights, [batch, width, source], that are 0 where the padding is -inf."""
+        energies = self.energy(self.tanh(keys[:, None] + self.query(h)[:, :, None])).squeeze(3)
+        return (energies + padding[:, None]).softmax(dim=2)
 
 
 class Translation(nn.Module):
@@ -130,7 +130,8 @@ class Translation(nn.Module):
         annotations = self.encoder(source, lengths).transpose(0, 1).contiguous()
         real = torch.arange(len(source), device=source.device) < lengths[:, None]
         mean = torch.einsum("bs,bsa->ba", real / lengths[:, None], annotations)
-        return Encoded(annotations, self.attention.keys(annotations), real, self.first(mean))
+        padding = torch.where(real, 0.0, -torch.inf).to(annotations.dtype)
+        return Encoded(annotations, self.attention.keys(annotations), padding, self.first(mean))
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Given each target word's predecessors, logits of it, and where the decoder looked.
@@ -146,7 +147,7 @@ class Translation(nn.Module):
         before = F.pad(self.embedding(target[:-1]), (0, 0, 0, 0, 1, 0))
         h, states, contexts, weights = encoded.first, [], [], []
         for embedded in before.unbind():
-            h, context, looked = self._look(embedded, h, encoded.annotations, encoded.keys, encoded.real)
+            h, context, looked = self._look(embedded, h, encoded.annotations, encoded.keys, encoded.padding)
             states.append(h)
             contexts.append(context)
             weights.append(looked[:, 0])
@@ -160,7 +161,7 @@ class Translation(nn.Module):
     def start(self, source: Tensor, lengths: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The state and the constants with which a search begins (:mod:`noisyact.models.search`)."""
         encoded = self.encode(source, lengths)
-        return [encoded.first[:, None]], [encoded.annotations, encoded.keys, encoded.real]
+        return [encoded.first[:, None]], [encoded.annotations, encoded.keys, encoded.padding]
 
     def step(
         self, tokens: Tensor, state: Sequence[Tensor], constants: Sequence[Tensor]
@@ -173,11 +174,11 @@ class Translation(nn.Module):
         return log_p.view(batch, width, -1), [h.view(batch, width, -1)]
 
     def _look(
-        self, embedded: Tensor, h: Tensor, annotations: Tensor, keys: Tensor, real: Tensor
+        self, embedded: Tensor, h: Tensor, annotations: Tensor, keys: Tensor, padding: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The next state and what was seen, a row for each hypothesis, and the weights, [batch, width, source]."""
         h = self.asking(embedded, h)
-        weights = self.attention(h.view(len(keys), -1, self.hidden), keys, real)
+        weights = self.attention(h.view(len(keys), -1, self.hidden), keys, padding)
         context = torch.bmm(weights, annotations).flatten(0, 1)
         return self.answering(context, h), context, weights
 
