@@ -65,11 +65,8 @@ class _Gathering(TorchFunctionMode):
             assert whole is not None
             factors = whole, weight, bias
             key = tuple((id(factor), factor._version) for factor in factors if factor is not None)
-            if key not in self._products:
-                self._products[key] = (
-                    factors,
-                    F.linear(*factors).unbind(),
-                )  # they are held as long as their ids are a key
+            if key not in self._products:  # they are held as long as their ids are a key
+                self._products[key] = factors, F.linear(*factors).unbind()
             return self._products[key][1][place]
         if not weight.requires_grad or weight.numel() < x.numel():  # then it is the inputs that would be copied
             return F.linear(x, weight, bias)
