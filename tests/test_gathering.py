@@ -94,7 +94,11 @@ def test_what_is_a_row_and_what_is_not():
     """Slices, other strides, other shapes and rows that were changed are multiplied by themselves, or again."""
     layer, whole = nn.Linear(4, 4), torch.randn(6, 2, 4)
     with gathered_gradients():
-        for x in (whole[1:3], whole[:, 0], whole.transpose(0, 1)[1], whole[2, 1], whole.view(12, 4)[3], whole[5]):
+        views = (
+            whole[1:3], whole[:, 0], whole.transpose(0, 1)[1], whole[2, 1], whole.view(12, 4)[3], whole[5],
+            whole.view(-1)[4:12].view(2, 4), torch.randn(6, 4, 4)[1].T, torch.randn(6, 4).view(-1)[2:6],
+        )  # fmt: skip
+        for x in views:
             torch.testing.assert_close(layer(x), nn.functional.linear(x.clone(), layer.weight, layer.bias))
         first = layer(whole[0])
         whole.mul_(2)

@@ -8,6 +8,7 @@ experiment; on a CPU a small one.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Iterator
 
@@ -65,8 +66,8 @@ def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
             if wrong := _wrong(translator.model, sentences, translator.numbers(sentences), longest):
                 yield WrongResult(f"beam search: not measured, its results are wrong: {wrong}")
                 return
-        seconds = [sorted(_seconds(translator, sentences) for _ in range(turns)) for translator in translators]
-    noisy_s, soft_s = (spent[turns // 2] for spent in seconds)
+        seconds = [[_seconds(translator, sentences) for translator in translators] for _ in range(turns)]
+    noisy_s, soft_s = (statistics.median(spent) for spent in zip(*seconds, strict=True))
     yield Row(count, _WIDTH, longest, noisy_s, soft_s, noisy_s / soft_s)
 
 

@@ -125,9 +125,10 @@ def _place(x: Tensor) -> int | None:
     whole = x._base
     if whole is None or x.shape != whole.shape[1:] or not (whole.is_contiguous() and x.is_contiguous()):
         return None
-    if x.numel() == 0 or whole.is_inference() or whole.requires_grad != x.requires_grad:
+    if x.numel() == 0 or whole.is_inference() or (x.dtype, x.requires_grad) != (whole.dtype, whole.requires_grad):
         return None
-    return (x.storage_offset() - whole.storage_offset()) // x.numel()
+    place, rest = divmod(int(x.storage_offset()) - int(whole.storage_offset()), x.numel())
+    return place if rest == 0 else None
 
 
 class _Weight:
