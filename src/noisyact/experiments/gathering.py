@@ -47,7 +47,6 @@ class _Gathering(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._weights: dict[tuple[int, int], _Weight] = {}
-        self._factors: dict[int, tuple[Tensor, Tensor, _Gathered]] = {}
         self._products: dict[tuple[tuple[int, int], ...], tuple[Any, tuple[Tensor, ...]]] = {}
 
     def __torch_function__(
@@ -70,19 +69,19 @@ class _Gathering(TorchFunctionMode):
             return self._products[key][1][place]
         if not weight.requires_grad or weight.numel() < x.numel():  # then it is the inputs that would be copied
             return F.linear(x, weight, bias)
-        key = id(weight), id(bias)
-        if key not in self._weights:
-            self._weights[key] = _Weight(weight, bias)
-        return _Use.apply(x, *self._weights[key].of_use)
+        return self._use(x, weight, bias)
 
     def batched_product(self, x: Tensor, factor: Tensor) -> Tensor:
         """x F of each of a batch."""
         if not factor.requires_grad or factor.numel() < x.numel():
             return torch.bmm(x, factor)
-        if id(factor) not in self._factors:
-            gathered = _Gathered(rows=1)
-            self._factors[id(factor)] = factor, _BatchedAnchor.apply(factor, gathered), gathered
-        return _BatchedUse.apply(x, *self._factors[id(factor)][1:])
+        return self._use(x, factor, None)
+
+    def _use(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        key = id(weight), id(bias)
+        if key not in self._weights:
+            self._weights[key] = _Weight(weight, bias)
+        return _Use.apply(x, *self._weights[key].of_use)
 
     def lstm_cell(
         self, x: Tensor, state: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
@@ -136,16 +135,17 @@ class _Weight:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._held = weight, bias  # as long as their ids are keys
-        gathered = _Gathered(rows=0)
+        gathered = _Gathered()
+        if weight.dim() == 3:
+            weight = weight.mT  # the second factor of torch.bmm: F is a W^T
         # The uses know the bias as a number only: its gradient too comes from all of them at once.
         self.of_use = _Anchor.apply(weight, bias, gathered), None if bias is None else bias.detach(), gathered
 
 
 class _Gathered:
-    """What the uses of a weight have left during a backward pass, and the dimension that is that of rows."""
+    """What the uses of a weight have left during a backward pass."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self) -> None:
         self._left: list[tuple[int, Tensor, Tensor]] = []
 
     def leave(self, x: Tensor, dy: Tensor) -> None:
@@ -158,11 +158,11 @@ class _Gathered:
         self._left.clear()
         if not left:
             return None
-        x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=self._rows) for parts in zip(*left, strict=True))
+        x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2) for parts in zip(*left, strict=True))
         return x, dy
 
 
-def _matrix(tensor: Tensor) -> Tensor:
+def _rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
@@ -184,6 +184,8 @@ class _Anchor(torch.autograd.Function):
         if taken is None:
             return None, None, None
         x, dy = taken
+        if x.dim() == 3:
+            return torch.bmm(x.mT, dy).mT, None, None  # laid out as the factor is
         return dy.T @ x, dy.sum(dim=0) if ctx.needs_input_grad[1] else None, None
 
 
@@ -194,7 +196,7 @@ class _Use(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gathered: _Gathered) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.gathered = gathered
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias) if weight.dim() == 2 else torch.bmm(x, weight.mT)
 
     @staticmethod
     @once_differentiable
@@ -202,45 +204,5 @@ class _Use(torch.autograd.Function):
         ctx: Any, *gradients: Tensor
     ) -> tuple[Tensor | None, None, None, None]:
         (dy,), (x, weight) = gradients, ctx.saved_tensors
-        ctx.gathered.leave(_matrix(x), _matrix(dy))
+        ctx.gathered.leave(*((_rows(x), _rows(dy)) if weight.dim() == 2 else (x, dy)))
         return dy @ weight if ctx.needs_input_grad[0] else None, None, None, None
-
-
-class _BatchedAnchor(torch.autograd.Function):
-    """The second factor of batched products, likewise."""
-
-    @staticmethod
-    def forward(ctx: Any, factor: Tensor, gathered: _Gathered) -> Tensor:
-        ctx.gathered = gathered
-        ctx.set_materialize_grads(False)
-        return factor.view_as(factor)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *_: None
-    ) -> tuple[Tensor | None, None]:
-        taken = ctx.gathered.take()
-        if taken is None:
-            return None, None
-        x, dy = taken
-        return torch.bmm(x.transpose(1, 2), dy), None
-
-
-class _BatchedUse(torch.autograd.Function):
-    """One batched product."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: Tensor, gathered: _Gathered) -> Tensor:
-        ctx.save_for_backward(x, factor)
-        ctx.gathered = gathered
-        return torch.bmm(x, factor)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, None, None]:
-        (dy,), (x, factor) = gradients, ctx.saved_tensors
-        ctx.gathered.leave(x, dy)
-        return torch.bmm(dy, factor.transpose(1, 2)) if ctx.needs_input_grad[0] else None, None, None

@@ -86,5 +86,5 @@ def optimizer_of(model: nn.Module, settings: Settings, device: torch.device) -> 
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise what is wrong with them; what the corpus has to say to them is not."""
+    """Raise if a number is too small; what the corpus allows is for :func:`check_corpus`."""
     check_at_least(1, "translate", settings, "word_size", "hidden", "batch", "patience", "beam", "longest_translation")
