@@ -14,6 +14,7 @@ TESTS = Path(__file__).parent
     ("file", "part"),
     [
         ("interpreted_activation.py", None),
+        ("interpreted_attention.py", None),
         ("interpreted_ntm.py", None),
         ("interpreted_adadelta.py", None),
         ("interpreted_recurrent.py", "registers or wait_for or in_the_launch"),

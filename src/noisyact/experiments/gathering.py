@@ -3,8 +3,9 @@
 A loop over T steps uses the same weight T times. Autograd then makes T products, each as large as the weight, and adds
 them one to the other: at 1,024 units and batches of 32 that is most of the memory a backward pass moves. Here each use
 leaves its input x_t and its gradient dy_t, and when all have come, dW = sum_t dy_t^T x_t is one product. So it is with
-what an attention looks at, the annotations A of each sentence: of the contexts w_t A, dA = sum_t w_t^T dy_t. And where
-the inputs of all steps are rows of one tensor, as words are that the loop is given, W x_t is one product forward too.
+what an attention looks at, the annotations A of each sentence: of the contexts w_t A, dA = sum_t w_t^T dy_t. Where the
+inputs of all steps are rows of one tensor, as words are that the loop is given, W x_t is one product forward too. And
+on a GPU the gradients of an additive attention's keys are summed where they arise, by the kernel of its scores.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
+
+from noisyact.experiments.summed_keys import Keys
+from noisyact.models.additive import additive_scores, drawn
 
 __all__ = ["gathered_gradients"]
 
@@ -48,6 +52,7 @@ class _Gathering(TorchFunctionMode):
         super().__init__()
         self._weights: dict[tuple[int, int], _Weight] = {}
         self._products: dict[tuple[tuple[int, int], ...], tuple[Any, tuple[Tensor, ...]]] = {}
+        self._keys: dict[tuple[int, ...], Keys] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -83,6 +88,19 @@ class _Gathering(TorchFunctionMode):
             self._weights[key] = _Weight(weight, bias)
         return _Use.apply(x, *self._weights[key].of_use)
 
+    def scores(
+        self, keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        """Of an additive attention."""
+        found = drawn(keys, query, function, weight) if torch.is_grad_enabled() else None
+        if found is None:
+            return additive_scores(keys, query, function, weight, bias)
+        key = id(keys), id(weight), id(found.p)
+        if key not in self._keys:
+            self._keys[key] = Keys(keys, weight, found.p)
+        e = self._keys[key].scores(query, found)
+        return e if bias is None else e + bias
+
     def lstm_cell(
         self, x: Tensor, state: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
         b_hh: Tensor | None = None,
@@ -102,11 +120,13 @@ class _Gathering(TorchFunctionMode):
 
 _OWN: dict[Any, Callable[..., Any]] = {
     F.linear: _Gathering.product, torch.bmm: _Gathering.batched_product, torch.lstm_cell: _Gathering.lstm_cell,
-    torch.gru_cell: _Gathering.gru_cell,
+    torch.gru_cell: _Gathering.gru_cell, additive_scores: _Gathering.scores,
 }  # fmt: skip
 
 
 def _can_gather(func: Any, args: tuple[Any, ...]) -> bool:
+    if func is additive_scores:
+        return True  # it looks for itself
     x, weights = args[0], args[1:2] if func in (F.linear, torch.bmm) else args[2:4]
     dimensions = 3 if func is torch.bmm else 2
     return (

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noisyact.models.additive import additive_scores
 from noisyact.models.search import BEGIN
 
 __all__ = ["CaptionModel", "doubly_stochastic", "mask_of"]
@@ -129,8 +130,9 @@ class CaptionModel(nn.Module):
         self, word: Tensor, h: Tensor, c: Tensor, annotations: Tensor, keys: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One step of all hypotheses, [batch, width, ...]: the new h and c, what was seen, and where."""
-        scores = self.score(keys.unsqueeze(1) + self.query(h).unsqueeze(2)).squeeze(3)
-        alpha = scores.softmax(dim=2)
+        tanh, weigh = self.score
+        assert isinstance(weigh, nn.Linear)
+        alpha = additive_scores(keys, self.query(h), tanh, weigh.weight, weigh.bias).softmax(dim=2)
         z = self.beta(h) * torch.matmul(alpha, annotations)
         shape = h.shape
         new_h, new_c = self.cell(torch.cat([word, z], dim=2).flatten(0, 1), (h.flatten(0, 1), c.flatten(0, 1)))

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noisyact.models.additive import additive_scores
+
 __all__ = ["Attention", "Encoded", "Encoder", "Translation", "sentence_nll"]
 
 
@@ -63,7 +65,7 @@ class Attention(nn.Module):
 
     def forward(self, h: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Queries, [batch, width, query], to weights, [batch, width, source], that are 0 where the padding is -inf."""
-        energies = self.energy(self.tanh(keys[:, None] + self.query(h)[:, :, None])).squeeze(3)
+        energies = additive_scores(keys, self.query(h), self.tanh, self.energy.weight)
         return (energies + padding[:, None]).softmax(dim=2)
 
 

@@ -15,7 +15,7 @@ from noisyact.ops.triton import obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
-__all__ = ["backward", "forward", "serves"]
+__all__ = ["at", "backward", "forward", "function_constants", "serves"]
 
 TILE = 1024
 """Elements that a program takes at once: 8 for each of its threads."""
@@ -43,7 +43,7 @@ def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, sch
     n, features = x.numel(), 1 if p is None else p.numel()
     if n == 0:
         return y
-    tensors = (x, p, _on(x, scale), _on(x, seed), y)
+    tensors = (x, p, at(x, scale), at(x, seed), y)
     with on(x.device):
         _launchers(*_settings(tensors, scheme, pair))[0]((_programs(n, features),), tensors, (n, features))
     return y
@@ -61,7 +61,7 @@ def backward(
     programs = _programs(n, features)
     places = programs if features == 1 else min(programs * TILE, n)
     partial = None if p is None else torch.empty(places, dtype=torch.float32, device=x.device)
-    tensors = (g, x, p, _on(x, scale), _on(x, seed), gx, partial)
+    tensors = (g, x, p, at(x, scale), at(x, seed), gx, partial)
     with on(x.device):
         _launchers(*_settings(tensors[1:], scheme, pair))[1]((programs,), tensors, (n, features))
     if p is None or partial is None:
@@ -81,7 +81,7 @@ def _programs(n: int, features: int) -> int:
     return min(tiles, -(-wanted // unit) * unit)
 
 
-def _on(x: Tensor, number: Tensor | None) -> Tensor | float | None:
+def at(x: Tensor, number: Tensor | None) -> Tensor | float | None:
     """A one-element tensor as the kernels take it: where x is, or, if it can be read without waiting, its value."""
     if number is None or number.device == x.device:
         return number
@@ -103,12 +103,17 @@ def _launchers(
     from noisyact.ops.activation.triton_kernels import backward_kernel, forward_kernel
     from noisyact.ops.triton.launch import Launcher
 
-    noise = scheme.code if stochastic or not scheme.at_input else _NO_NOISE
     constants = {
-        "GROUPS": tile // 64,
-        "PER_FEATURE": per_feature,
+        "GROUPS": tile // 64, "PER_FEATURE": per_feature, **function_constants(scheme, pair, stochastic),
+        "num_warps": warps,
+    }  # fmt: skip
+    return Launcher(forward_kernel, constants), Launcher(backward_kernel, constants)
+
+
+def function_constants(scheme: Scheme, pair: HardPair, stochastic: bool) -> dict[str, Any]:
+    """What kernels are compiled for of a function: FUNCTION, and EXPECTED where noise is not drawn."""
+    noise = scheme.code if stochastic or not scheme.at_input else _NO_NOISE
+    return {
         "EXPECTED": None if stochastic else expected_epsilon(scheme),
         "FUNCTION": (noise, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low, pair.high, _HARD),
-        "num_warps": warps,
     }
-    return Launcher(forward_kernel, constants), Launcher(backward_kernel, constants)

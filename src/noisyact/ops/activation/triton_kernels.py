@@ -18,7 +18,7 @@ from noisyact.ops.triton.instructions import INTERPRETED
 from noisyact.ops.triton.normal import four_words, normal_pair
 from noisyact.ops.triton.phi import NAH, phi, phi_derivatives
 
-__all__ = ["backward_kernel", "forward_kernel"]
+__all__ = ["backward_kernel", "forward_kernel", "scale_of", "seed_of", "tile_epsilons", "tile_places"]
 
 
 @triton.jit(do_not_specialize=["n", "features"])
@@ -31,8 +31,8 @@ def forward_kernel(
     p_ptr may be None for p = 1. For the expectation seed_ptr is None, and EXPECTED, else None, is epsilon. The scale is
     a number or points to one.
     """
-    scale = _scale(scale)
-    seed = _seed(seed_ptr, EXPECTED)
+    scale = scale_of(scale)
+    seed = seed_of(seed_ptr, EXPECTED)
     ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
     whole, rest = _tiles(n, GROUPS)
     tile = tl.program_id(0)
@@ -52,8 +52,8 @@ def backward_kernel(
 
     Arguments as forward_kernel's. partial_ptr is None where p_ptr is.
     """
-    scale = _scale(scale)
-    seed = _seed(seed_ptr, EXPECTED)
+    scale = scale_of(scale)
+    seed = seed_of(seed_ptr, EXPECTED)
     ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
     zero = tl.zeros([GROUPS, 16], tl.float32)
     sums = (zero, zero, zero, zero)
@@ -70,7 +70,7 @@ def backward_kernel(
         if PER_FEATURE:
             first = tl.program_id(0).to(tl.int64) * (GROUPS * 64)
             for part in tl.static_range(4):
-                places = _places(part, GROUPS)
+                places = tile_places(part, GROUPS)
                 tl.store(partial_ptr + first + places, sums[part], mask=places < n - first)
         else:
             tl.store(partial_ptr + tl.program_id(0), tl.sum(sums[0]))
@@ -83,7 +83,7 @@ def _forward_tile(
 ):  # fmt: skip
     first = tile.to(tl.int64) * (GROUPS * 64)
     xs = _load(x_ptr + first, rest, GROUPS, WHOLE)
-    epsilons = _epsilons(seed, xs[0], tile, GROUPS, FUNCTION[0], EXPECTED)
+    epsilons = tile_epsilons(seed, xs[0], tile, GROUPS, FUNCTION[0], EXPECTED)
     for part in tl.static_range(4):
         y = phi(xs[part], ps[part], epsilons[part], scale, FUNCTION[0], FUNCTION[1], FUNCTION[2], FUNCTION[3],
                 FUNCTION[4], FUNCTION[5], FUNCTION[6], FUNCTION[7])  # fmt: skip
@@ -99,7 +99,7 @@ def _backward_tile(
     first = tile.to(tl.int64) * (GROUPS * 64)
     gs = _load(g_ptr + first, rest, GROUPS, WHOLE)
     xs = _load(x_ptr + first, rest, GROUPS, WHOLE)
-    epsilons = _epsilons(seed, xs[0], tile, GROUPS, FUNCTION[0], EXPECTED)
+    epsilons = tile_epsilons(seed, xs[0], tile, GROUPS, FUNCTION[0], EXPECTED)
     s0, s1, s2, s3 = sums
     for part in tl.static_range(4):
         _, dx, dp = phi_derivatives(
@@ -119,7 +119,7 @@ def _backward_tile(
 
 
 @triton.jit
-def _scale(scale):
+def scale_of(scale):
     """The number, or what is pointed to."""
     if scale.dtype.is_ptr():
         return tl.load(scale).to(tl.float32)
@@ -128,7 +128,7 @@ def _scale(scale):
 
 
 @triton.jit
-def _seed(seed_ptr, EXPECTED: tl.constexpr):
+def seed_of(seed_ptr, EXPECTED: tl.constexpr):
     """The seed, if noise is drawn."""
     if EXPECTED is None:
         return tl.load(seed_ptr)
@@ -143,7 +143,7 @@ def _tiles(n, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _places(PART: tl.constexpr, GROUPS: tl.constexpr):
+def tile_places(PART: tl.constexpr, GROUPS: tl.constexpr):
     """The elements of a part, counted from the tile's first."""
     return tl.arange(0, GROUPS)[:, None] * 64 + (tl.arange(0, 16)[None, :] + 16 * PART)
 
@@ -157,10 +157,10 @@ def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
     elif PER_FEATURE:
         first = ((tl.program_id(0).to(tl.int64) * (GROUPS * 64)) % features).to(tl.int32)
         return (
-            tl.load(p_ptr + (first + _places(0, GROUPS)) % features).to(tl.float32),
-            tl.load(p_ptr + (first + _places(1, GROUPS)) % features).to(tl.float32),
-            tl.load(p_ptr + (first + _places(2, GROUPS)) % features).to(tl.float32),
-            tl.load(p_ptr + (first + _places(3, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + tile_places(0, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + tile_places(1, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + tile_places(2, GROUPS)) % features).to(tl.float32),
+            tl.load(p_ptr + (first + tile_places(3, GROUPS)) % features).to(tl.float32),
         )
     else:
         p = tl.load(p_ptr).to(tl.float32)
@@ -168,7 +168,7 @@ def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
 
 
 @triton.jit
-def _epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXPECTED: tl.constexpr):
+def tile_epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXPECTED: tl.constexpr):
     """epsilon for the four parts of a tile, where x is one of them."""
     if EXPECTED is not None:
         expected = tl.full([1, 1], EXPECTED, tl.float32)
@@ -207,7 +207,7 @@ def _load(pointer, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
 
 @triton.jit
 def _load_part(pointer, rest, PART: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
-    places = _places(PART, GROUPS)
+    places = tile_places(PART, GROUPS)
     if WHOLE:  # no mask: a mask that could end anywhere would have the elements read one by one
         return tl.load(pointer + places).to(tl.float32)
     else:
@@ -216,7 +216,7 @@ def _load_part(pointer, rest, PART: tl.constexpr, GROUPS: tl.constexpr, WHOLE: t
 
 @triton.jit
 def _store_part(pointer, values, rest, PART: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
-    places = _places(PART, GROUPS)
+    places = tile_places(PART, GROUPS)
     if WHOLE:
         tl.store(pointer + places, values)
     else:

@@ -1,0 +1,130 @@
+"""The scores of additive attention and their gradients by the Triton kernels: float32 on a CUDA device."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.activation.triton import at, function_constants
+from noisyact.ops.triton import obstacle, on
+from noisyact.pairs import HardPair
+from noisyact.schemes import Scheme
+
+__all__ = ["GROUP", "Function", "Sums", "add_gradients", "scores", "serves", "sums_for"]
+
+GROUP = 64
+"""The last dimension is a multiple of it: a row then begins with a group of the noise."""
+_SHARE = 16
+"""Places that a program of the gradients takes one after the other."""
+_SOFT_TANH = (-1, 0.0, False, 1.0, 0.0, -1.0, 1.0, 2)  # phi.py's NONE and SOFT_TANH, not to be imported before Triton
+
+
+class Function(NamedTuple):
+    """phi, apart from what is in tensors: a scheme's, or the soft tanh where there is no scheme."""
+
+    scheme: Scheme | None = None
+    pair: HardPair | None = None
+    stochastic: bool = False
+
+
+class Sums(NamedTuple):
+    """Where gradients are added up over several calls; those of v and of p in parts."""
+
+    keys: Tensor
+    """[batch, places, size]."""
+    v: Tensor
+    """[parts, size]."""
+    p: Tensor | None
+    """[parts]."""
+
+
+def serves(keys: Tensor) -> bool:
+    """Whether the kernels can take such keys, [batch, places, size]."""
+    right = keys.dtype == torch.float32 and keys.dim() == 3 and keys.numel() > 0 and keys.shape[2] % GROUP == 0
+    return right and keys.numel() < 2**31 and obstacle(keys.device) is None
+
+
+def scores(
+    keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None,
+    function: Function,
+) -> Tensor:  # fmt: skip
+    """``e[b, w, s] = sum_a v[a] phi(keys[b, s, a] + query[b, w, a])``.
+
+    Args:
+        keys: [batch, places, size], float32, as all tensors here.
+        query: [batch, width, size].
+        v: [size].
+        p: one element, or None for p = 1.
+        scale: the scheme's c or sigma; None for the soft tanh.
+        seed: one int64; None where nothing is drawn.
+        function: phi.
+    """
+    (batch, places, size), width = keys.shape, query.shape[1]
+    e = keys.new_empty(batch, width, places)
+    tensors = (
+        keys.contiguous(), query.contiguous(), v.contiguous(), p, at(keys, scale), at(keys, seed), e,
+    )  # fmt: skip
+    with on(keys.device):
+        _launchers(size, function, p is not None, tensors[4].__class__)[0]((e.numel(),), tensors, (width, places))
+    return e
+
+
+def sums_for(keys: Tensor, p: Tensor | None) -> Sums:
+    """Zeros."""
+    batch, places, size = keys.shape
+    parts = batch * -(-places // _SHARE)
+    tiles = size // (GROUP * _groups(size, 4))
+    return Sums(
+        torch.zeros(keys.shape, device=keys.device), torch.zeros(parts, size, device=keys.device),
+        None if p is None else torch.zeros(parts * tiles, device=keys.device),
+    )  # fmt: skip
+
+
+def add_gradients(
+    g: Tensor, keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None,
+    function: Function, sums: Sums,
+) -> Tensor:  # fmt: skip
+    """Of the gradient g of the scores: that of the query is returned, those of keys, v and p are added to the sums."""
+    (batch, places, size), width = keys.shape, query.shape[1]
+    shares = -(-places // _SHARE)
+    gq = keys.new_empty(shares, batch, width, size)
+    tensors = (
+        g.contiguous(), keys.contiguous(), query.contiguous(), v.contiguous(), p,
+        at(keys, scale), at(keys, seed), gq, *sums,
+    )  # fmt: skip
+    tiles = size // (GROUP * _groups(size, 4))
+    with on(keys.device):
+        _launchers(size, function, p is not None, tensors[5].__class__)[1](
+            (batch, tiles, shares), tensors, (width, places, _SHARE)
+        )
+    return gq[0] if shares == 1 else gq.sum(dim=0)
+
+
+def _groups(size: int, most: int) -> int:
+    """Groups of a tile: a power of two, at most so many, that divides those of a row."""
+    count = size // GROUP
+    return min(count & -count, most)
+
+
+@functools.lru_cache(maxsize=64)
+def _launchers(size: int, function: Function, has_p: bool, scale_kind: type) -> tuple[Any, Any]:
+    """Of the kernel of the scores and of that of the gradients."""
+    from noisyact.ops.attention.triton_kernels import gradients_kernel, scores_kernel
+    from noisyact.ops.triton.launch import Launcher
+
+    if function.scheme is None or function.pair is None:
+        constants: dict[str, Any] = {"EXPECTED": 0.0, "FUNCTION": _SOFT_TANH}
+    else:
+        constants = function_constants(function.scheme, function.pair, function.stochastic)
+    forward, backward = _groups(size, 16), _groups(size, 4)
+
+    def sized(groups: int, warps: int) -> dict[str, Any]:
+        return {"TILES": size // (GROUP * groups), "GROUPS": groups, **constants, "num_warps": warps}
+
+    return (
+        Launcher(scores_kernel, sized(forward, max(1, forward // 4))),
+        Launcher(gradients_kernel, sized(backward, max(1, backward // 2))),
+    )

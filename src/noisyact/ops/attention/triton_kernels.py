@@ -1,0 +1,141 @@
+"""The scores of additive attention in Triton: phi(k + q) and its noise are made where they are summed, never stored.
+
+Element a of score (b, w, s) has the noise that it has in phi of the tensor [batch, width, places, size] made whole: of
+a seed both are the same function. A row of it is SIZE elements, TILES tiles of GROUPS times 64, as in
+ops/activation/triton_kernels.py, so the four parts of a tile are those of that file. FUNCTION is what phi takes last.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from noisyact.ops.activation.triton_kernels import scale_of, seed_of, tile_epsilons, tile_places
+from noisyact.ops.triton.phi import phi, phi_derivatives
+
+__all__ = ["gradients_kernel", "scores_kernel"]
+
+
+@triton.jit(do_not_specialize=["width", "places"])
+def scores_kernel(
+    keys_ptr, query_ptr, v_ptr, p_ptr, scale, seed_ptr, e_ptr, width, places, TILES: tl.constexpr,
+    GROUPS: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
+):  # fmt: skip
+    """e[b, w, s] = sum_a v[a] phi(k[b, s, a] + q[b, w, a]): a program for each.
+
+    p_ptr may be None for p = 1. For the expectation seed_ptr is None, and EXPECTED, else None, is epsilon. The scale is
+    a number or points to one, or is None where nothing has it.
+    """
+    row = tl.program_id(0)
+    query = row // places
+    key = (query // width) * places + row % places
+    scale, seed, p = _scale(scale), seed_of(seed_ptr, EXPECTED), _p(p_ptr)
+    total = tl.zeros([GROUPS, 16], tl.float32)
+    for tile in range(TILES):
+        ks = _load(keys_ptr, key, tile, TILES, GROUPS)
+        qs = _load(query_ptr, query, tile, TILES, GROUPS)
+        vs = _load(v_ptr, row * 0, tile, TILES, GROUPS)
+        epsilons = tile_epsilons(seed, ks[0], row.to(tl.int64) * TILES + tile, GROUPS, FUNCTION[0], EXPECTED)
+        for part in tl.static_range(4):
+            total += vs[part] * phi(
+                ks[part] + qs[part], p, epsilons[part], scale, FUNCTION[0], FUNCTION[1], FUNCTION[2], FUNCTION[3],
+                FUNCTION[4], FUNCTION[5], FUNCTION[6], FUNCTION[7],
+            )  # fmt: skip
+    tl.store(e_ptr + row, tl.sum(total))
+
+
+@triton.jit(do_not_specialize=["width", "places", "share"])
+def gradients_kernel(
+    g_ptr, keys_ptr, query_ptr, v_ptr, p_ptr, scale, seed_ptr, gq_ptr, gk_ptr, gv_ptr, gp_ptr, width, places, share,
+    TILES: tl.constexpr, GROUPS: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
+):  # fmt: skip
+    """Of g[b, w, s], the gradients of q in parts, and those of k, v and p added to what is there.
+
+    A program has a tile of one b and `share` of its places: gk is its own there, and its parts of the rest are
+    gq[share, b, w, a], gv[share, b, a] and gp[share, b, tile], which is None where p_ptr is.
+    """
+    b, tile, part_of_places = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    rows = part_of_places * tl.num_programs(0) + b
+    first, last = part_of_places * share, tl.minimum((part_of_places + 1) * share, places)
+    scale, seed, p = _scale(scale), seed_of(seed_ptr, EXPECTED), _p(p_ptr)
+    vs = _load(v_ptr, b * 0, tile, TILES, GROUPS)
+    v0, v1, v2, v3 = _load(gv_ptr, rows, tile, TILES, GROUPS)
+    p_sum = tl.zeros([GROUPS, 16], tl.float32)
+    w = b * 0
+    while w < width:
+        query = b * width + w
+        qs = _load(query_ptr, query, tile, TILES, GROUPS)
+        zero = tl.zeros([GROUPS, 16], tl.float32)
+        q0, q1, q2, q3 = zero, zero, zero, zero
+        s = first
+        while s < last:
+            row = query.to(tl.int64) * places + s
+            g = tl.load(g_ptr + row)
+            ks = _load(keys_ptr, b * places + s, tile, TILES, GROUPS)
+            gks = _load(gk_ptr, b * places + s, tile, TILES, GROUPS)
+            epsilons = tile_epsilons(seed, ks[0], row * TILES + tile, GROUPS, FUNCTION[0], EXPECTED)
+            for part in tl.static_range(4):
+                value, dx, dp = phi_derivatives(
+                    ks[part] + qs[part], p, epsilons[part], scale, FUNCTION[0], FUNCTION[1], FUNCTION[2], FUNCTION[3],
+                    FUNCTION[4], FUNCTION[5], FUNCTION[6], FUNCTION[7],
+                )  # fmt: skip
+                through, value = g * vs[part] * dx, g * value
+                p_sum += g * vs[part] * dp
+                _store(gk_ptr, gks[part] + through, b * places + s, tile, part, TILES, GROUPS)
+                if part == 0:
+                    q0, v0 = q0 + through, v0 + value
+                elif part == 1:
+                    q1, v1 = q1 + through, v1 + value
+                elif part == 2:
+                    q2, v2 = q2 + through, v2 + value
+                else:
+                    q3, v3 = q3 + through, v3 + value
+            s += 1
+        _store_all(gq_ptr, (q0, q1, q2, q3), rows * width + w, tile, TILES, GROUPS)
+        w += 1
+    _store_all(gv_ptr, (v0, v1, v2, v3), rows, tile, TILES, GROUPS)
+    if gp_ptr is not None:
+        place = gp_ptr + rows * TILES + tile
+        tl.store(place, tl.load(place) + tl.sum(p_sum))
+
+
+@triton.jit
+def _scale(scale):
+    if scale is None:
+        return 0.0
+    else:
+        return scale_of(scale)
+
+
+@triton.jit
+def _p(p_ptr):
+    if p_ptr is None:
+        return tl.full([1, 1], 1.0, tl.float32)
+    else:
+        return tl.load(p_ptr).to(tl.float32)
+
+
+@triton.jit
+def _at(pointer, row, tile, PART: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr):
+    """Where a part of a row's tile is, the row TILES tiles long."""
+    return pointer + (row * TILES + tile).to(tl.int64) * (GROUPS * 64) + tile_places(PART, GROUPS)
+
+
+@triton.jit
+def _load(pointer, row, tile, TILES: tl.constexpr, GROUPS: tl.constexpr):
+    """The four parts of a row's tile."""
+    return (
+        tl.load(_at(pointer, row, tile, 0, TILES, GROUPS)), tl.load(_at(pointer, row, tile, 1, TILES, GROUPS)),
+        tl.load(_at(pointer, row, tile, 2, TILES, GROUPS)), tl.load(_at(pointer, row, tile, 3, TILES, GROUPS)),
+    )  # fmt: skip
+
+
+@triton.jit
+def _store(pointer, values, row, tile, PART: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr):
+    tl.store(_at(pointer, row, tile, PART, TILES, GROUPS), values)
+
+
+@triton.jit
+def _store_all(pointer, parts, row, tile, TILES: tl.constexpr, GROUPS: tl.constexpr):
+    for part in tl.static_range(4):
+        _store(pointer, parts[part], row, tile, part, TILES, GROUPS)

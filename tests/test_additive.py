@@ -1,0 +1,150 @@
+"""Additive attention: the formula, and on a GPU kernels that do not make the tensor it is written with."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+import noisyact as na
+from cases import SCHEMES, scheme_ids
+from noisyact.experiments.gathering import gathered_gradients
+from noisyact.models.additive import additive_scores
+
+FUNCTIONS = {
+    "tanh": nn.Tanh,
+    "hard": lambda: na.NoisyHardTanh(na.NANI(0.0)),
+    **{
+        name: (lambda scheme=scheme: na.NoisyHardTanh(scheme)) for name, scheme in zip(scheme_ids, SCHEMES, strict=True)
+    },
+    "sigmoid": lambda: na.NoisyHardSigmoid("nah"),
+}
+SHAPES = {
+    "one query": (3, 1, 30, 2048),
+    "a beam": (2, 5, 7, 192),
+    "places": (2, 1, 196, 512),
+    "not in groups": (2, 1, 5, 40),
+}
+gpu = pytest.mark.gpu
+
+
+def parts(shape, make, device, dtype=torch.float32):
+    torch.manual_seed(5)
+    batch, width, places, size = shape
+    function = make().to(device, dtype)
+    leaves = [
+        torch.randn(batch, places, size), torch.randn(4, batch, width, size), torch.randn(1, size) / size**0.5,
+        torch.randn(1),
+    ]  # fmt: skip
+    return function, [(2 * leaf if leaf.dim() > 2 else leaf).to(device, dtype).requires_grad_() for leaf in leaves]
+
+
+def looked(function, leaves, gathered):
+    """Scores and gradients of a loop of four queries, each of which is made of the scores before it."""
+    torch.manual_seed(7)
+    keys, queries, weight, bias = leaves
+    found, before = [], 0.0
+    with gathered_gradients() if gathered else contextlib.nullcontext():
+        for query in queries.unbind():
+            e = additive_scores(keys, query + before, function, weight, bias)
+            before = e.mean(dim=2, keepdim=True)
+            found.append(e)
+    every = torch.stack(found)
+    wanted = [*leaves, *function.parameters()]
+    gradients = torch.autograd.grad(every.square().sum(), wanted, allow_unused=True)
+    return every.grad_fn.next_functions[0][0], [every.detach(), *gradients]
+
+
+def test_the_scores_are_the_formula():
+    function, (keys, queries, weight, bias) = parts((2, 3, 5, 8), nn.Tanh, "cpu")
+    e = additive_scores(keys, queries[0], function, weight, bias)
+    for b, w, s in [(0, 0, 0), (1, 2, 4), (0, 1, 3)]:
+        by_hand = sum(weight[0, a] * torch.tanh(keys[b, s, a] + queries[0, b, w, a]) for a in range(8)) + bias[0]
+        torch.testing.assert_close(e[b, w, s], by_hand)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+@pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_gathered_scores_and_gradients_are_autograds(make, training, device):
+    function, leaves = parts((3, 1, 30, 128), make, device)
+    function.train(training)
+    node, ours = looked(function, leaves, True)
+    _, theirs = looked(function, leaves, False)
+    assert ("_UseBackward" in _names(node)) == (device == "cuda")
+    equal(ours, theirs)
+
+
+@gpu
+@pytest.mark.parametrize("make", [FUNCTIONS["tanh"], lambda: na.NoisyHardTanh("nah")], ids=["tanh", "nah"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_every_shape_on_a_gpu(shape, make):
+    function, leaves = parts(shape, make, "cuda")
+    (node, ours), (_, theirs) = looked(function, leaves, True), looked(function, leaves, False)
+    assert ("_UseBackward" in _names(node)) == (shape[3] % 64 == 0)
+    equal(ours, theirs)
+
+
+@gpu
+@pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_without_gradients_the_kernel_gives_the_same(make):
+    function, leaves = parts((2, 5, 30, 512), make, "cuda")
+    keys, queries, weight, bias = [leaf.detach() for leaf in leaves]
+    found = []
+    for enabled in (False, True):
+        torch.manual_seed(7)
+        with torch.set_grad_enabled(enabled):
+            found.append(additive_scores(keys, queries[0], function, weight, bias).detach())
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+@gpu
+def test_a_pass_that_does_not_ask_for_the_keys_leaves_nothing_behind():
+    function, (keys, queries, weight, bias) = parts((2, 1, 9, 64), lambda: na.NoisyHardTanh("nah"), "cuda")
+    with gathered_gradients():
+        e = sum(additive_scores(keys, query, function, weight, bias).square().sum() for query in queries.unbind())
+    first = torch.autograd.grad(e, keys, retain_graph=True)[0]
+    torch.autograd.grad(e, queries, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(e, keys)[0], first)
+
+
+@gpu
+def test_the_noise_of_a_recorded_step_is_new_at_each_replay():
+    function, (keys, queries, weight, _) = parts((2, 1, 9, 64), lambda: na.NoisyHardTanh("nah:c=5.0"), "cuda")
+    with torch.no_grad():
+        additive_scores(keys, queries[0], function, weight)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            e = additive_scores(keys, queries[0], function, weight)
+    found = []
+    for _ in range(2):
+        graph.replay()
+        found.append(e.clone())
+    assert not torch.equal(*found)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_hooks_of_the_function_are_called(device):
+    function, (keys, queries, weight, _) = parts((2, 1, 9, 64), nn.Tanh, device)
+    seen = []
+    function.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape)))
+    with torch.no_grad():
+        additive_scores(keys, queries[0], function, weight)
+    assert seen == [(2, 1, 9, 64)]
+
+
+def _names(node):
+    """The names of the functions that a result came from, as far as its last step."""
+    found = [node.name()]
+    for before, _ in node.next_functions:
+        if before is not None:
+            found.append(before.name())
+    return found
+
+
+def equal(ours, theirs):
+    for mine, right in zip(ours, theirs, strict=True):
+        assert (mine is None) == (right is None)
+        if mine is not None:
+            bound = right.abs().max().clamp(min=1e-3).item()
+            torch.testing.assert_close(mine, right, rtol=1e-3, atol=1e-4 * bound)
