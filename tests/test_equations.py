@@ -167,6 +167,28 @@ def test_half_normal_noise_points_towards_h(x, alpha):
         assert pushed * outward <= 0
 
 
+@settings(max_examples=200)
+@given(x=st.floats(-100, 100), p=st.floats(-1, 1), xi=st.floats(-20, 20))
+@pytest.mark.parametrize("pair", [na.HARD_TANH, na.HARD_SIGMOID], ids=["tanh", "sigmoid"])
+def test_nanil_is_the_hard_function_unless_c_or_p_is_large(x, p, xi, pair):
+    """Its noise would have to be 27 standard deviations to take a unit out of saturation; so p has no gradient."""
+    leaf, own_p = (torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (x, p))
+    y = F.noisy(leaf, pair, "nanil:c=0.5", own_p, torch.tensor([xi], dtype=torch.float64))
+    assert y.item() == pair.h(leaf).item()
+    assert [g.item() for g in torch.autograd.grad(y, [leaf, own_p])] == [
+        torch.autograd.grad(pair.h(leaf), leaf)[0].item(), 0.0,
+    ]  # fmt: skip
+
+
+def test_nanil_leaves_saturation_where_c_is_large():
+    x, p, xi = torch.tensor([3.0]), torch.tensor([1.0], requires_grad=True), torch.tensor([-1.0])
+    y = F.noisy(x, na.HARD_TANH, "nanil:c=30.0", p, xi)  # 3 - 7.5 tanh(1)^2 = -1.35
+    assert y.item() == -1.0
+    y = F.noisy(x, na.HARD_TANH, "nanil:c=15.0", p, xi)  # 3 - 3.75 tanh(1)^2 = 0.825
+    assert y.item() == pytest.approx(3 - 3.75 * math.tanh(1) ** 2)
+    assert torch.autograd.grad(y, p)[0].item() != 0
+
+
 def test_sign_of_zero_is_plus():
     assert equations.direction(torch.tensor([0.0, -0.0]), leak=0.0).tolist() == [-1.0, -1.0]
     assert equations.direction(torch.tensor([0.0, -0.0]), leak=-0.15).tolist() == [1.0, 1.0]
