@@ -137,9 +137,9 @@ class NANI(Scheme):
 class NANIL(Scheme):
     """Normal noise at the input with learned strength: ``h(x + sigma(x) xi)``, ``sigma`` as in :class:`NAN`.
 
-    A saturated unit shows noise only where the noise takes it back over the threshold, and sigma is small beside the way
-    there: of a tanh with |p| <= 1, where p begins, ``|Delta| >= 13.7 sigma / c``. At c = 0.5 that takes 27 standard
-    deviations: the function is h, p has no gradient, and stays. It takes a c of several units, as annealing begins with.
+    A saturated unit shows noise only where the noise takes it back over the threshold, and sigma is small beside the
+    way there: of a tanh with |p| <= 1, where p begins, ``|Delta| >= 13.7 sigma / c``. At c = 0.5 that takes 27 standard
+    deviations: the function is h, p has no gradient, and stays. It takes a c of several units, as annealing has first.
 
     >>> NANIL(c=0.25).learns_p
     True
