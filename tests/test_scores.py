@@ -138,6 +138,19 @@ def test_finished_runs_of_captions_are_found(tmp_path):
         scores.runs_in(tmp_path / "elsewhere")
 
 
+def test_a_run_keeps_its_scores_where_its_captions_are_gone(tmp_path):
+    record(tmp_path / "run")
+    assert scores.scored_before(tmp_path / "run", scores.SCORED) is None
+    given = scores.Scores({"bleu_1": 50.0, "meteor": 20.0}, {"pycocoevalcap": "1.2"})
+    scores.put(tmp_path / "run", given, scores.SCORED)
+    assert scores.scored_before(tmp_path / "run", scores.SCORED) is None  # they can be had again
+    (tmp_path / "run" / "samples.json").unlink()
+    before = scores.scored_before(tmp_path / "run", scores.SCORED)
+    assert before is not None
+    assert (before.values, before.signature) == (given.values, given.signature)
+    assert "keep the scores they had" in before.missing
+
+
 def test_a_run_without_captions_is_named(tmp_path):
     record(tmp_path / "run")
     (tmp_path / "run" / "samples.json").unlink()

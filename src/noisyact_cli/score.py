@@ -29,14 +29,16 @@ def score(
         if experiment not in ("caption", "translate"):
             raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
         from noisyact.experiments import scores, translate_scores
+        from noisyact.experiments.caption import SCORED
+        from noisyact.experiments.translator import PLAIN
 
-        runs = scores.runs_in(out, experiment)
+        runs, names = scores.runs_in(out, experiment), (PLAIN,)
         add: Callable[[Path], scores.Scores] = translate_scores.add_scores
         if experiment == "caption":
-            add = functools.partial(scores.add_scores, references=_references(verified))
+            add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
         found, missing = {}, {}
         for run in runs:
-            scored = add(run)
+            scored = scores.scored_before(run, names) or add(run)
             found[str(run)] = {**scored.values, "signature": scored.signature}
             missing[scored.missing] = None
             if not as_json:

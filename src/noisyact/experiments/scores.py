@@ -21,7 +21,7 @@ from typing import Any
 from noisyact.experiments.caption import CAPTIONS, SCORED
 from noisyact.experiments.files import alone_in, read_json, write_json
 
-__all__ = ["Scores", "add_scores", "put", "runs_in", "sampled", "score", "why_no_meteor"]
+__all__ = ["Scores", "add_scores", "put", "runs_in", "sampled", "score", "scored_before", "why_no_meteor"]
 
 _OLDEST_JAVA = 11
 
@@ -142,6 +142,15 @@ def sampled(run: Path, title: str) -> list[list[str]]:
     if rows is None:
         raise ValueError(f"{run}: its samples.json has no table {title!r}")
     return rows
+
+
+def scored_before(run: Path, names: Sequence[str]) -> Scores | None:
+    """The scores of these names that a run has while its samples are gone, as in records kept small; else None."""
+    record = read_json(run / "result.json")
+    if "scored" not in record or (run / "samples.json").exists():
+        return None
+    values = {name: record["result"][name] for name in names if name in record["result"]}
+    return Scores(values, record["scored"], "runs without their samples.json keep the scores they had")
 
 
 def put(run: Path, scores: Scores, names: Sequence[str]) -> None:
