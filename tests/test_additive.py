@@ -9,7 +9,8 @@ from torch import nn
 import noisyact as na
 from cases import SCHEMES, scheme_ids
 from noisyact.experiments.gathering import gathered_gradients
-from noisyact.models.additive import additive_scores
+from noisyact.models.additive import additive_scores, drawn
+from noisyact.ops.attention import triton
 
 FUNCTIONS = {
     "tanh": nn.Tanh,
@@ -121,6 +122,43 @@ def test_the_noise_of_a_recorded_step_is_new_at_each_replay():
         graph.replay()
         found.append(e.clone())
     assert not torch.equal(*found)
+
+
+def test_a_kernel_is_given_only_what_it_can_take(monkeypatch):
+    """It does not broadcast and does not look: what does not fit is for torch's operations, which raise or broadcast."""
+    monkeypatch.setattr(triton, "serves", lambda keys: True)
+    function, (keys, queries, weight, _) = parts((2, 3, 5, 64), lambda: na.NoisyHardTanh("nah"), "cpu")
+    assert drawn(keys, queries[0], function, weight) is not None
+    wrong = {
+        "another batch": (keys, queries[0][:1], function, weight),
+        "another size": (keys, queries[0][..., :32], function, weight),
+        "no width": (keys, queries[0][:, 0], function, weight),
+        "no query": (keys, queries[0][:, :0], function, weight),
+        "another weight": (keys, queries[0], function, weight.expand(2, 64)),
+        "another dtype": (keys, queries[0].double(), function, weight),
+        "a p for each unit": (keys, queries[0], na.NoisyHardTanh("nah", 64), weight),
+        "p of another dtype": (keys, queries[0], na.NoisyHardTanh("nah").double(), weight),
+        "a function of the user's": (keys, queries[0], nn.Sequential(nn.Tanh()), weight),
+        "the hard function in evaluation": (
+            keys,
+            queries[0],
+            na.NoisyHardTanh("nah", eval_noise="hard").eval(),
+            weight,
+        ),
+    }
+    for what, arguments in wrong.items():
+        state = torch.get_rng_state()
+        assert drawn(*arguments) is None, what
+        assert torch.equal(torch.get_rng_state(), state), what
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_a_query_for_all_of_a_batch_is_broadcast(device):
+    function, (keys, queries, weight, bias) = parts((3, 1, 5, 64), nn.Tanh, device)
+    with torch.no_grad():
+        one = additive_scores(keys, queries[0][:1], function, weight, bias)
+        all_of_them = additive_scores(keys, queries[0][:1].expand(3, -1, -1), function, weight, bias)
+    torch.testing.assert_close(one, all_of_them, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])

@@ -1,7 +1,7 @@
 """Additive attention: how well each place answers a query, ``e = v . f(k + q)``.
 
 Written as it stands, f(k + q) is a tensor as large as all places times all units, made and read several times at every
-step of a decoder; on a GPU that is most of the memory an attention model moves. Where a kernel serves, it is not made.
+step of a decoder. Where a kernel serves, on a GPU, it is not made.
 """
 
 from __future__ import annotations
@@ -64,11 +64,12 @@ class Drawn(NamedTuple):
 
 def drawn(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> Drawn | None:
     """The function with noise drawn for this call; None, and nothing drawn, where no kernel serves."""
-    tensors = (keys, query, weight)
-    if not all(type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == keys.dtype for tensor in tensors):
-        return None
     if not triton.serves(keys) or _elsewhere(keys.device) or _hooked(function):
         return None
+    batch, _, size = keys.shape
+    kernels = query.dim() == 3 and query.numel() > 0 and (query.shape[0], query.shape[2]) == (batch, size)
+    if not kernels or weight.shape != (1, size) or not all(_like(keys, tensor) for tensor in (keys, query, weight)):
+        return None  # torch's operations broadcast what can be, and say what is wrong with the rest
     if type(function) is nn.Tanh:
         return Drawn(None, None, None, triton.Function())
     if not isinstance(function, NoisyActivation) or type(function) not in _OURS:
@@ -77,12 +78,17 @@ def drawn(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> D
     if not isinstance(function.pair, HardPair) or not (stochastic or function.eval_noise == "expectation"):
         return None
     noise, p = function.noise, function.p
-    if p is not None and (p.numel() > 1 or p.dtype != keys.dtype):
+    if p is not None and (p.numel() > 1 or not _like(keys, p)):
         return None
     if not stochastic and not expected_epsilon(noise):
         p = None  # it has no part in the result, and no gradient
     seed = draw_seed(keys.device) if stochastic else None
     return Drawn(p, function.scale, seed, triton.Function(noise, function.pair, stochastic))
+
+
+def _like(keys: Tensor, tensor: Tensor) -> bool:
+    """Whether a tensor is one with memory of its own, of the same dtype and on the same device."""
+    return type(tensor) in (Tensor, nn.Parameter) and (tensor.dtype, tensor.device) == (keys.dtype, keys.device)
 
 
 def _elsewhere(device: torch.device) -> bool:
