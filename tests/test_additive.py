@@ -125,7 +125,7 @@ def test_the_noise_of_a_recorded_step_is_new_at_each_replay():
 
 
 def test_a_kernel_is_given_only_what_it_can_take(monkeypatch):
-    """It does not broadcast and does not look: what does not fit is for torch's operations, which raise or broadcast."""
+    """It does not broadcast and does not look; what does not fit is for torch to broadcast or to name."""
     monkeypatch.setattr(triton, "serves", lambda keys: True)
     function, (keys, queries, weight, _) = parts((2, 3, 5, 64), lambda: na.NoisyHardTanh("nah"), "cpu")
     assert drawn(keys, queries[0], function, weight) is not None
