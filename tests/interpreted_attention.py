@@ -5,6 +5,8 @@ import torch
 
 import noisyact as na
 from cases import PAIRS, SCHEMES, scheme_ids
+from noisyact.experiments.gathering import gathered_gradients
+from noisyact.models.additive import additive_scores
 from noisyact.ops.activation import reference
 from noisyact.ops.attention import triton
 from test_additive import equal, looked, parts
@@ -76,3 +78,13 @@ def test_gathered_gradients_are_autograds(noise, monkeypatch):
     _, ours = looked(function, leaves, True)
     assert not all(torch.equal(*both) for both in zip(ours, theirs, strict=True))  # the kernel has another order
     equal(ours, theirs)
+
+
+def test_a_pass_that_does_not_ask_for_the_keys_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(triton, "serves", lambda keys: True)
+    function, (keys, queries, weight, _) = parts((1, 1, 2, 64), lambda: na.NoisyHardTanh("nah"), "cpu")
+    with gathered_gradients():
+        e = sum(additive_scores(keys, query, function, weight).square().sum() for query in queries[:2].unbind())
+    first = torch.autograd.grad(e, keys, retain_graph=True)[0]
+    torch.autograd.grad(e, queries, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(e, keys)[0], first)

@@ -11,8 +11,8 @@ on a GPU the gradients of a noisy additive attention's keys are summed where the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from noisyact.experiments.anchor import anchored
 from noisyact.experiments.summed_keys import Keys
 from noisyact.models.additive import additive_scores, drawn
 
@@ -58,8 +59,8 @@ class _Gathering(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         own = _OWN.get(func)
-        if own is not None and not kwargs and _can_gather(func, args):
-            return own(self, *args)
+        if own is not None and not kwargs and _can_gather(own, args):
+            return own.method(self, *args)
         return func(*args, **(kwargs or {}))
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -93,8 +94,7 @@ class _Gathering(TorchFunctionMode):
     ) -> Tensor:
         """Of an additive attention."""
         # Beside torch's own tanh, which is cheap, the kernel gained nothing when it was measured.
-        gains = torch.is_grad_enabled() and type(function) is not nn.Tanh
-        found = drawn(keys, query, function, weight) if gains else None
+        found = None if type(function) is nn.Tanh else drawn(keys, query, function, weight)
         if found is None:
             return additive_scores(keys, query, function, weight, bias)
         key = id(keys), id(weight), id(found.p)
@@ -120,21 +120,31 @@ class _Gathering(TorchFunctionMode):
         return torch.ops.aten._thnn_fused_gru_cell(*gates, h)[0]
 
 
-_OWN: dict[Any, Callable[..., Any]] = {
-    F.linear: _Gathering.product, torch.bmm: _Gathering.batched_product, torch.lstm_cell: _Gathering.lstm_cell,
-    torch.gru_cell: _Gathering.gru_cell, additive_scores: _Gathering.scores,
-}  # fmt: skip
+class _Own(NamedTuple):
+    """How a function of torch is done here, which of its arguments are weights, and what these are."""
+
+    method: Callable[..., Any]
+    weights: slice
+    dimensions: int = 2
+    on_cpu: bool = True
 
 
-def _can_gather(func: Any, args: tuple[Any, ...]) -> bool:
-    if func is additive_scores:
-        return True  # it looks for itself
-    x, weights = args[0], args[1:2] if func in (F.linear, torch.bmm) else args[2:4]
-    dimensions = 3 if func is torch.bmm else 2
+_OWN: dict[Any, _Own] = {
+    F.linear: _Own(_Gathering.product, slice(1, 2)),
+    torch.bmm: _Own(_Gathering.batched_product, slice(1, 2), dimensions=3),
+    additive_scores: _Own(_Gathering.scores, slice(3, 4)),
+    # torch has the rest of a cell as a kernel for GPUs alone.
+    torch.lstm_cell: _Own(_Gathering.lstm_cell, slice(2, 4), on_cpu=False),
+    torch.gru_cell: _Own(_Gathering.gru_cell, slice(2, 4), on_cpu=False),
+}
+
+
+def _can_gather(own: _Own, args: tuple[Any, ...]) -> bool:
+    x, weights = args[0], args[own.weights]
     return (
         all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, *weights))
-        and all(weight.dim() == dimensions and weight.dtype == x.dtype for weight in weights)
-        and (func in (F.linear, torch.bmm) or x.is_cuda)  # torch has the rest of a cell as a kernel for GPUs alone
+        and all(weight.dim() == own.dimensions and weight.dtype == x.dtype for weight in weights)
+        and (own.on_cpu or x.is_cuda)
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled(x.device.type)
         and not torch._C._are_functorch_transforms_active()
@@ -161,7 +171,7 @@ class _Weight:
         if weight.dim() == 3:
             weight = weight.mT  # the second factor of torch.bmm: F is a W^T
         # The uses know the bias as a number only: its gradient too comes from all of them at once.
-        self.of_use = _Anchor.apply(weight, bias, gathered), None if bias is None else bias.detach(), gathered
+        self.of_use = anchored(gathered, weight, bias), None if bias is None else bias.detach(), gathered
 
 
 class _Gathered:
@@ -173,42 +183,21 @@ class _Gathered:
     def leave(self, x: Tensor, dy: Tensor) -> None:
         self._left.append((torch._C._current_graph_task_id(), x.detach(), dy))
 
-    def take(self) -> tuple[Tensor, Tensor] | None:
-        """All x and dy of this pass, one below the other. A pass that did not ask for the weight has left some too."""
+    def gradients(self, needed: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
+        """Of the weight and the bias. A pass that did not ask for the weight has left some too."""
         now = torch._C._current_graph_task_id()
         left = [pair for task, *pair in self._left if task == now]
         self._left.clear()
         if not left:
-            return None
+            return None, None
         x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2) for parts in zip(*left, strict=True))
-        return x, dy
+        if x.dim() == 3:
+            return torch.bmm(x.mT, dy).mT, None  # laid out as the factor is
+        return dy.T @ x, dy.sum(dim=0) if needed[1] else None
 
 
 def _rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
-
-
-class _Anchor(torch.autograd.Function):
-    """The weight itself. Its gradient is asked for when those of all uses have come."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, gathered: _Gathered) -> Tensor:
-        ctx.gathered = gathered
-        ctx.set_materialize_grads(False)  # none comes this way
-        return weight.view_as(weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *_: None
-    ) -> tuple[Tensor | None, Tensor | None, None]:
-        taken = ctx.gathered.take()
-        if taken is None:
-            return None, None, None
-        x, dy = taken
-        if x.dim() == 3:
-            return torch.bmm(x.mT, dy).mT, None, None  # laid out as the factor is
-        return dy.T @ x, dy.sum(dim=0) if ctx.needs_input_grad[1] else None, None
 
 
 class _Use(torch.autograd.Function):

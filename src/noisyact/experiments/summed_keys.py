@@ -6,12 +6,14 @@ adds its part to one tensor, and the query alone has a gradient of its own at ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from noisyact.experiments.anchor import anchored
 from noisyact.models.additive import Drawn
 from noisyact.ops.attention import triton
 
@@ -29,9 +31,8 @@ class Keys:
 
     def __init__(self, keys: Tensor, weight: Tensor, p: Tensor | None) -> None:
         self._held = keys, weight, p  # as long as their ids are keys of a table
-        summed = _Summed()
-        anchor = _Anchor.apply(keys, weight, p, summed)
-        self._of_use = anchor, weight.detach()[0], None if p is None else p.detach(), summed
+        summed = _Summed(p)
+        self._of_use = anchored(summed, keys, weight, p), weight.detach()[0], None if p is None else p.detach(), summed
 
     def scores(self, query: Tensor, noise: Drawn) -> Tensor:
         """[batch, width, places] of a query, [batch, width, size]; its function has this p."""
@@ -43,7 +44,8 @@ class Keys:
 class _Summed:
     """The gradients of keys, v and p, added up during a backward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, p: Tensor | None) -> None:
+        self._p = () if p is None else p.shape
         self._sums: triton.Sums | None = None
         self._task = -1
 
@@ -54,32 +56,13 @@ class _Summed:
             self._sums, self._task = triton.sums_for(keys, p), now
         return self._sums
 
-    def take(self) -> triton.Sums | None:
+    def gradients(self, needed: Sequence[bool]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Of keys, v and p."""
         sums = self._sums if self._task == torch._C._current_graph_task_id() else None
         self._sums = None
-        return sums
-
-
-class _Anchor(torch.autograd.Function):
-    """The keys themselves. Their gradient is asked for when the uses have added up theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, keys: Tensor, weight: Tensor, p: Tensor | None, summed: _Summed) -> Tensor:
-        ctx.summed = summed
-        ctx.shapes = weight.shape, None if p is None else p.shape
-        ctx.set_materialize_grads(False)
-        return keys.view_as(keys)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *_: None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        sums = ctx.summed.take()
         if sums is None:
-            return None, None, None, None
-        weight, p = ctx.shapes
-        return sums.keys, sums.v.sum(dim=0).view(weight), None if sums.p is None else sums.p.sum().view(p), None
+            return None, None, None
+        return sums.keys, sums.v.sum(dim=0, keepdim=True), None if sums.p is None else sums.p.sum().view(self._p)
 
 
 class _Use(torch.autograd.Function):

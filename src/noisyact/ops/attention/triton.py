@@ -111,7 +111,7 @@ def _groups(size: int, most: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _launchers(size: int, function: Function, has_p: bool, scale_kind: type) -> tuple[Any, Any]:
-    """Of the kernel of the scores and of that of the gradients."""
+    """Of the kernel of the scores and of that of the gradients, for tensors of the same kinds at every call."""
     from noisyact.ops.attention.triton_kernels import gradients_kernel, scores_kernel
     from noisyact.ops.triton.launch import Launcher
 
