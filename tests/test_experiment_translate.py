@@ -11,7 +11,7 @@ from noisyact.data.packed import PackedCorpus
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.translate import TRANSLATE, Translate
 from noisyact.experiments.translate_text import translate_text
-from noisyact.experiments.translator import bleu
+from noisyact.experiments.translator import attention_picture, bleu
 from noisyact_cli.app import app
 from parallel_cases import backwards_corpus, pairs_of, write  # noqa: F401
 from run_cases import stopped_ends_as_whole
@@ -163,3 +163,10 @@ def test_the_papers_numbers_are_of_results(backwards):
     found = task.result([task.evaluate(0)])
     for arm in TRANSLATE.arms:
         assert {TRANSLATE.metric, *arm.papers} <= found.keys()
+
+
+def test_the_words_of_a_picture_are_plain():
+
+    axes = attention_picture(["l&apos;", "<eos>"], ["&quot;", "<unk>", "<eos>"], torch.full((3, 2), 0.5)).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["l'", "<eos>"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ['"', "<unk>", "<eos>"]

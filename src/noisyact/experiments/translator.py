@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,8 @@ def attention_picture(source: Sequence[str], target: Sequence[str], weights: Ten
     figure = Figure(figsize=(1.6 + 0.32 * len(source), 1.4 + 0.28 * len(target)), layout="constrained")
     ax = figure.subplots()
     ax.imshow(weights.numpy(), cmap="Greys", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
-    ax.set_xticks(range(len(source)), [*source], rotation=60, ha="left")
+    # Moses' words have &apos; for an apostrophe.
+    ax.set_xticks(range(len(source)), [*map(html.unescape, source)], rotation=60, ha="left")
     ax.xaxis.tick_top()
-    ax.set_yticks(range(len(target)), [*target])
+    ax.set_yticks(range(len(target)), [*map(html.unescape, target)])
     return figure
