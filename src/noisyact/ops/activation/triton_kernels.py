@@ -169,7 +169,7 @@ def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
 
 @triton.jit
 def tile_epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXPECTED: tl.constexpr):
-    """epsilon for the four parts of a tile, where x is one of them."""
+    """epsilon for the four parts of a tile, where x is one of them; or of several tiles, [tiles, 1, 1], at once."""
     if EXPECTED is not None:
         expected = tl.full([1, 1], EXPECTED, tl.float32)
         return expected, expected, expected, expected

@@ -18,7 +18,9 @@ __all__ = ["GROUP", "Function", "Sums", "add_gradients", "scores", "serves", "su
 GROUP = 64
 """The last dimension is a multiple of it: a row then begins with a group of the noise."""
 _SHARE = 16
-"""Places that a program of the gradients takes one after the other."""
+"""Places of a program of the gradients."""
+_AT_ONCE = 4
+"""So many of them at once."""
 _SOFT_TANH = (-1, 0.0, False, 1.0, 0.0, -1.0, 1.0, 2)  # phi.py's NONE and SOFT_TANH, not to be imported before Triton
 
 
@@ -126,5 +128,5 @@ def _launchers(size: int, function: Function, has_p: bool, scale_kind: type) -> 
 
     return (
         Launcher(scores_kernel, sized(forward, max(1, forward // 4))),
-        Launcher(gradients_kernel, sized(backward, max(1, backward // 2))),
+        Launcher(gradients_kernel, {**sized(backward, max(1, backward // 2)), "AT_ONCE": _AT_ONCE}),
     )

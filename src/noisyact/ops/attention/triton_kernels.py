@@ -47,32 +47,37 @@ def scores_kernel(
 @triton.jit(do_not_specialize=["width", "places", "share"])
 def gradients_kernel(
     g_ptr, keys_ptr, query_ptr, v_ptr, p_ptr, scale, seed_ptr, gq_ptr, gk_ptr, gv_ptr, gp_ptr, width, places, share,
-    TILES: tl.constexpr, GROUPS: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
+    TILES: tl.constexpr, GROUPS: tl.constexpr, AT_ONCE: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
     """Of g[b, w, s], the gradients of q in parts, and those of k, v and p added to what is there.
 
     A program has a tile of one b and `share` of its places: gk is its own there, and its parts of the rest are
-    gq[share, b, w, a], gv[share, b, a] and gp[share, b, tile], which is None where p_ptr is.
+    gq[share, b, w, a], gv[share, b, a] and gp[share, b, tile], which is None where p_ptr is. It has AT_ONCE places on
+    their way from memory at a time: one after the other it would wait for each.
     """
     b, tile, part_of_places = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = part_of_places * tl.num_programs(0) + b
     first, last = part_of_places * share, tl.minimum((part_of_places + 1) * share, places)
     scale, seed, p = _scale(scale), seed_of(seed_ptr, EXPECTED), _p(p_ptr)
-    vs = _load(v_ptr, b * 0, tile, TILES, GROUPS)
-    v0, v1, v2, v3 = _load(gv_ptr, rows, tile, TILES, GROUPS)
-    p_sum = tl.zeros([GROUPS, 16], tl.float32)
+    ahead = tl.arange(0, AT_ONCE)[:, None, None]
+    one = tl.arange(0, 1)[:, None, None]
+    vs = _load_rows(v_ptr, one, tile, one == 0, TILES, GROUPS)
+    zero = tl.zeros([AT_ONCE, GROUPS, 16], tl.float32)
+    v0, v1, v2, v3 = zero, zero, zero, zero
+    p_sum = zero
     w = b * 0
     while w < width:
         query = b * width + w
-        qs = _load(query_ptr, query, tile, TILES, GROUPS)
-        zero = tl.zeros([GROUPS, 16], tl.float32)
+        qs = _load_rows(query_ptr, query + one, tile, one == 0, TILES, GROUPS)
         q0, q1, q2, q3 = zero, zero, zero, zero
         s = first
         while s < last:
-            row = query.to(tl.int64) * places + s
-            g = tl.load(g_ptr + row)
-            ks = _load(keys_ptr, b * places + s, tile, TILES, GROUPS)
-            gks = _load(gk_ptr, b * places + s, tile, TILES, GROUPS)
+            inside = s + ahead < last
+            row = query.to(tl.int64) * places + s + ahead
+            g = tl.load(g_ptr + row, mask=inside, other=0.0)
+            key = b * places + s + ahead
+            ks = _load_rows(keys_ptr, key, tile, inside, TILES, GROUPS)
+            gks = _load_rows(gk_ptr, key, tile, inside, TILES, GROUPS)
             epsilons = tile_epsilons(seed, ks[0], row * TILES + tile, GROUPS, FUNCTION[0], EXPECTED)
             for part in tl.static_range(4):
                 value, dx, dp = phi_derivatives(
@@ -81,7 +86,7 @@ def gradients_kernel(
                 )  # fmt: skip
                 through, value = g * vs[part] * dx, g * value
                 p_sum += g * vs[part] * dp
-                _store(gk_ptr, gks[part] + through, b * places + s, tile, part, TILES, GROUPS)
+                tl.store(_at(gk_ptr, key, tile, part, TILES, GROUPS), gks[part] + through, mask=inside)
                 if part == 0:
                     q0, v0 = q0 + through, v0 + value
                 elif part == 1:
@@ -90,10 +95,18 @@ def gradients_kernel(
                     q2, v2 = q2 + through, v2 + value
                 else:
                     q3, v3 = q3 + through, v3 + value
-            s += 1
-        _store_all(gq_ptr, (q0, q1, q2, q3), rows * width + w, tile, TILES, GROUPS)
+            s += AT_ONCE
+        query_row = (rows * width + w) + one
+        _store_sum(gq_ptr, q0, query_row, tile, 0, TILES, GROUPS)
+        _store_sum(gq_ptr, q1, query_row, tile, 1, TILES, GROUPS)
+        _store_sum(gq_ptr, q2, query_row, tile, 2, TILES, GROUPS)
+        _store_sum(gq_ptr, q3, query_row, tile, 3, TILES, GROUPS)
         w += 1
-    _store_all(gv_ptr, (v0, v1, v2, v3), rows, tile, TILES, GROUPS)
+    before = _load_rows(gv_ptr, rows + one, tile, one == 0, TILES, GROUPS)
+    _store_sum(gv_ptr, v0, rows + one, tile, 0, TILES, GROUPS, before[0])
+    _store_sum(gv_ptr, v1, rows + one, tile, 1, TILES, GROUPS, before[1])
+    _store_sum(gv_ptr, v2, rows + one, tile, 2, TILES, GROUPS, before[2])
+    _store_sum(gv_ptr, v3, rows + one, tile, 3, TILES, GROUPS, before[3])
     if gp_ptr is not None:
         place = gp_ptr + rows * TILES + tile
         tl.store(place, tl.load(place) + tl.sum(p_sum))
@@ -131,11 +144,17 @@ def _load(pointer, row, tile, TILES: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _store(pointer, values, row, tile, PART: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr):
-    tl.store(_at(pointer, row, tile, PART, TILES, GROUPS), values)
+def _load_rows(pointer, rows, tile, inside, TILES: tl.constexpr, GROUPS: tl.constexpr):
+    """The four parts of a tile of several rows, [rows, 1, 1]; zeros where a row is not inside."""
+    return (
+        tl.load(_at(pointer, rows, tile, 0, TILES, GROUPS), mask=inside, other=0.0),
+        tl.load(_at(pointer, rows, tile, 1, TILES, GROUPS), mask=inside, other=0.0),
+        tl.load(_at(pointer, rows, tile, 2, TILES, GROUPS), mask=inside, other=0.0),
+        tl.load(_at(pointer, rows, tile, 3, TILES, GROUPS), mask=inside, other=0.0),
+    )
 
 
 @triton.jit
-def _store_all(pointer, parts, row, tile, TILES: tl.constexpr, GROUPS: tl.constexpr):
-    for part in tl.static_range(4):
-        _store(pointer, parts[part], row, tile, part, TILES, GROUPS)
+def _store_sum(pointer, values, row, tile, PART: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, before=0.0):
+    """The sum over the first dimension, into a part of one row's tile."""
+    tl.store(_at(pointer, row, tile, PART, TILES, GROUPS), before + tl.sum(values, axis=0, keep_dims=True))
