@@ -12,13 +12,14 @@ both; batches are pairs of about the same lengths, their words padded to multipl
 with the updates given. BLEU of tokenised text is what the paper reports; that of plain text is the field's standard. It
 needs sacremoses: a run where that is not keeps its translations, and `noisyact score translate DIR` adds it elsewhere.
 
-The preset `paper` is full size: all 1.8 million pairs, until validation has not improved for 10 times 5,000 updates,
-which takes days. What is compared in a few GPU hours is the same model, in all arms with the same budget: the 564,396
-pairs of the first 6 shards, whose packed file has 39 MB, and 12,000 updates, that is 384,000 pairs, none of them twice.
-The table says of every run that it is not the preset's::
+The preset `paper` is full size: all 1.7 million pairs, until validation has not improved for 10 times 5,000 updates,
+which takes days. What is compared in a few GPU hours is the same model with the same data, and in all arms the same
+20,000 updates, that is 640,000 pairs, none of them twice. The table says of every run that it is not the preset's::
 
-    noisyact data prepare translate --preset paper --set shards=6
-    noisyact reproduce translate --preset paper --set shards=6 --set updates=12000 --set evaluate_every=2000
+    noisyact data prepare translate --preset paper
+    noisyact reproduce translate --preset paper --set updates=20000 --set evaluate_every=4000
+
+With ``--set shards=6`` for both it is the first 564,396 pairs, whose packed file has 39 MB instead of 113.
 
 The packed file is all that a machine needs to train, in packed/ of the folder that NOISYACT_DATA names.
 
