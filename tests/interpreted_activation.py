@@ -81,6 +81,9 @@ def test_tiles_and_programs_do_not_matter(features, monkeypatch):
         monkeypatch.setattr(triton, "TILE", tile)
         monkeypatch.setattr(triton, "PROGRAMS", programs)
         results.append((triton.forward(*arguments), *triton.backward(g, *arguments)))
+        gx, parts = triton.backward(g, *arguments, summed=False)
+        assert torch.equal(gx, results[-1][1])
+        assert torch.equal(parts.sum(0), results[-1][2])
     for y, gx, gp in results:
         assert torch.equal(y, results[0][0])
         assert torch.equal(gx, results[0][1])

@@ -209,13 +209,18 @@ def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
         kind, wide["a"], wide.get("q"), wide.get("h"), wide.get("c"), wide["p"].reshape(count, 70), xi, case.cell_noise
     )
     tensors = (a, q, case.h0 if kind == "gru" else None, case.c0, case.p, case.seed, *[case.cell_noise.state_scale] * 2)
-    mine = cell_op._EagerCell.apply(*tensors, kind, case.cell_noise)
+    mine = cell_op._EagerCell.apply(*tensors, kind, case.cell_noise, None)
     outputs, right = ([mine[0], mine[1]], [h_n, c_n]) if kind == "lstm" else ([mine[0]], [h_n])
     for one, other in zip(outputs, right, strict=True):
         close(one, other)
     right_gradients = case.gradients(right, wide)
     for name, gradient in case.gradients(outputs, leaves).items():
         close(gradient, right_gradients[name], name)
+    left = []
+    leaving = cell_op._EagerCell.apply(*tensors, kind, case.cell_noise, left.append)
+    assert not case.gradients(leaving[: len(outputs)], leaves)["p"].any()
+    assert left[0].shape == (2, count * 70)  # 11 rows, 8 at a time
+    close(left[0].sum(0), right_gradients["p"], "p in parts")
 
 
 @pytest.mark.parametrize("state", [True, False])

@@ -223,3 +223,72 @@ def test_off_is_off():
         y = layer(layer(torch.randn(2, 4)))
         y.sum().backward()
     assert products.count == 2
+
+
+def uses(y, parameter):
+    """How many nodes of y's graph send a gradient to the parameter."""
+    to, seen, open_nodes = parameter.view_as(parameter).grad_fn.next_functions[0][0], set(), [y.grad_fn]
+    count = 0
+    while open_nodes:
+        node = open_nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        following = [child for child, _ in node.next_functions if child is not None]
+        count += sum(child is to for child in following)
+        open_nodes += following
+    return count
+
+
+class Looped(nn.Module):
+    """A recurrence with noisy functions of all kinds in it."""
+
+    def __init__(self, kind, p):
+        super().__init__()
+        self.cell = getattr(na, f"Noisy{kind}Cell")(5, 5, noise="nah")
+        self.gate = na.NoisyHardSigmoid("nah:c=1.5", p)
+
+    def forward(self, x, gathered):
+        torch.manual_seed(5)
+        state, out = None, []
+        with gathered_gradients() if gathered else contextlib.nullcontext():
+            for step in x:
+                state = self.cell(step, state)
+                h = 4 * (state[0] if isinstance(state, tuple) else state)
+                out.append(self.gate(h))
+        return torch.stack(out)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("p", [1, 5], ids=["one p", "a p for each feature"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_the_gradient_of_p_is_autograds_and_comes_once(kind, p, device):
+    model = Looped(kind, p).to(device)
+    x = 3 * torch.randn(6, 3, 5, device=device, requires_grad=True)
+    x.retain_grad()
+    found = []
+    for gathered in (True, False):
+        y = model(x, gathered)
+        noisy = [model.cell.noise.p, model.gate.p]
+        assert [uses(y, parameter) for parameter in noisy] == ([1, 1] if gathered else [6, 6])
+        found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])])
+    assert all(gradient.abs().sum() > 0 for gradient in found[0])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pass_that_does_not_ask_for_p_leaves_nothing_behind():
+    model, x = Looped("LSTM", 1), torch.randn(6, 3, 5, requires_grad=True)
+    y, parameters = model(x, True).sum(), [model.cell.noise.p, model.gate.p]
+    first = torch.autograd.grad(y, parameters, retain_graph=True)
+    torch.autograd.grad(y, x, retain_graph=True)
+    again = torch.autograd.grad(y, parameters)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def test_a_frozen_p_has_no_gradient():
+    model, x = Looped("GRU", 5), torch.randn(6, 3, 5)
+    model.cell.noise.p.requires_grad_(False)
+    model(x, True).sum().backward()
+    assert model.cell.noise.p.grad is None
+    assert model.gate.p.grad.abs().sum() > 0

@@ -14,11 +14,12 @@ import torch._functorch.config
 import torch.distributed
 from torch import Tensor
 from torch.fx.traceback import get_current_meta
+from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact import checkpointing
 from noisyact.compiling import constant
 
-__all__ = ["draw_seed", "draw_seeds", "recurrent_normal", "standard_normal"]
+__all__ = ["draw_seed", "draw_seeds", "fresh_seed", "recurrent_normal", "standard_normal"]
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 7
@@ -119,6 +120,8 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
         seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
     recording, replaying = checkpointing.current_regions()
+    if not recording and replaying is None:
+        return fresh_seed(device, generator, shape)
     if replaying is None:
         seed = _rank_seed(_random_seed(device, generator, shape))
     else:
@@ -130,6 +133,13 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
     for region in recording:
         region.record(seed)
     return seed
+
+
+def fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
+    """A seed drawn now, of this process alone. A `TorchFunctionMode` sees the call and may take it from elsewhere."""
+    if has_torch_function((device,)):
+        return handle_torch_function(fresh_seed, (device,), device, generator, shape)
+    return _rank_seed(_random_seed(device, generator, shape))
 
 
 def _random_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:

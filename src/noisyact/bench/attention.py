@@ -21,6 +21,7 @@ from noisyact.cells import NoisyCell
 from noisyact.convert import noisify
 from noisyact.experiments.adadelta import Adadelta
 from noisyact.experiments.gathering import gathered_gradients
+from noisyact.experiments.seed_blocks import seeds_in_blocks
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.translation import Translation
 from noisyact.recurrent import NoisyRecurrent
@@ -169,11 +170,12 @@ def _unrolled(cell: NoisyCell, x: Tensor) -> Tensor:
 
 def _step(made: Made, model: nn.Module) -> Callable[[], object]:
     parameters = list(model.parameters())
+    on_gpu = parameters[0].is_cuda
     optimizer = made.optimizer(parameters)
 
     def step() -> None:
         optimizer.zero_grad()
-        with gathered_gradients(parameters[0].is_cuda):
+        with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
             loss = made.loss(model)
         loss.backward()
         if made.max_gradient_norm is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Left", "anchored"]
+__all__ = ["Left", "Pile", "anchored"]
 
 
 class Left(Protocol):
@@ -21,6 +21,24 @@ class Left(Protocol):
     def gradients(self, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
         """Of the anchored tensor and of those beside it, as far as they are needed; None where nothing was left."""
         ...
+
+
+class Pile:
+    """What uses leave one after the other during a backward pass."""
+
+    def __init__(self) -> None:
+        self._left: list[tuple[int, tuple[Tensor, ...]]] = []
+
+    def leave(self, *tensors: Tensor) -> None:
+        """Of one use."""
+        self._left.append((torch._C._current_graph_task_id(), tensors))
+
+    def take(self) -> list[tuple[Tensor, ...]]:
+        """Of all uses of this pass. One that did not ask for the gradient has left something too; that goes."""
+        now = torch._C._current_graph_task_id()
+        left = [tensors for task, tensors in self._left if task == now]
+        self._left.clear()
+        return left
 
 
 def anchored(left: Left, tensor: Tensor, *beside: Tensor | None) -> Tensor:

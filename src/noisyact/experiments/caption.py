@@ -38,6 +38,7 @@ from noisyact.experiments.captioner import Captioner
 from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.gathering import gathered_gradients
+from noisyact.experiments.seed_blocks import seeds_in_blocks
 from noisyact.experiments.team import ALONE, Team
 from noisyact.experiments.tf32 import tf32_products
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
@@ -117,7 +118,8 @@ class Captions:
     def _step(self, images: Tensor, words: Tensor, lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each number of steps."""
         mask = mask_of(lengths, words.shape[1])
-        with gathered_gradients(self.device.type == "cuda"):
+        on_gpu = self.device.type == "cuda"
+        with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, alpha = self.trained(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
         self.optimizer.zero_grad()

@@ -4,8 +4,9 @@ A loop over T steps uses the same weight T times. Autograd then makes T products
 them one to the other: at 1,024 units and batches of 32 that is most of the memory a backward pass moves. Here each use
 leaves its input x_t and its gradient dy_t, and when all have come, dW = sum_t dy_t^T x_t is one product. So it is with
 what an attention looks at, the annotations A of each sentence: of the contexts w_t A, dA = sum_t w_t^T dy_t. Where the
-inputs of all steps are rows of one tensor, as words are that the loop is given, W x_t is one product forward too. And
-on a GPU the gradients of a noisy additive attention's keys are summed where they arise, by the kernel of its scores.
+inputs of all steps are rows of one tensor, as words are that the loop is given, W x_t is one product forward too. On a
+GPU the gradients of an additive attention's keys are summed where they arise, by the kernel of its scores. And those of
+a noisy function's p are summed once, not at every step.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from noisyact.experiments.anchor import anchored
+from noisyact.experiments.anchor import Pile, anchored
 from noisyact.experiments.summed_keys import Keys
+from noisyact.experiments.summed_p import P
 from noisyact.models.additive import additive_scores, drawn
+from noisyact.ops.activation.op import noisy_activation
+from noisyact.ops.recurrent.cell_op import cell
+from noisyact.ops.recurrent.reference import CellNoise
+from noisyact.pairs import HardPair
+from noisyact.schemes import Scheme
 
 __all__ = ["gathered_gradients"]
 
@@ -31,10 +38,11 @@ def gathered_gradients(on: bool = True) -> contextlib.AbstractContextManager[Any
     """Within it, weights used several times by `F.linear` get their gradient in one product; backward may be outside.
 
     That is `nn.Linear` and the cells of this package, and on a GPU nn.LSTMCell and nn.GRUCell; the second factors of
-    `torch.bmm` do too. Inputs that are rows of one tensor (``for x in sequence``) are multiplied all at once, and then
-    have no gradient of their own, the tensor has. The gradients are those of autograd up to the order of summation, and
-    cannot be differentiated again. Nothing is gathered under autocast or a transform of torch.func. It is for steps
-    captured on a GPU: every call of torch takes the host longer, and on a CPU that is as much as is gained.
+    `torch.bmm` do too, and the p of this package's cells and activations theirs in one sum. Inputs that are rows of one
+    tensor (``for x in sequence``) are multiplied all at once, and then have no gradient of their own, the tensor has.
+    The gradients are those of autograd up to the order of summation, and cannot be differentiated again. Nothing is
+    gathered under autocast or a transform of torch.func. It is for steps captured on a GPU: every call of torch takes
+    the host longer, and on a CPU that is as much as is gained.
 
     >>> layer = torch.nn.Linear(4, 4)
     >>> h = torch.ones(2, 4)
@@ -54,6 +62,7 @@ class _Gathering(TorchFunctionMode):
         self._weights: dict[tuple[int, int], _Weight] = {}
         self._products: dict[tuple[tuple[int, int], ...], tuple[Any, tuple[Tensor, ...]]] = {}
         self._keys: dict[tuple[int, ...], Keys] = {}
+        self._ps: dict[int, P] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -93,8 +102,7 @@ class _Gathering(TorchFunctionMode):
         self, keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor, bias: Tensor | None = None
     ) -> Tensor:
         """Of an additive attention."""
-        # Beside torch's own tanh, which is cheap, the kernel gained nothing when it was measured.
-        found = None if type(function) is nn.Tanh else drawn(keys, query, function, weight)
+        found = drawn(keys, query, function, weight)
         if found is None:
             return additive_scores(keys, query, function, weight, bias)
         key = id(keys), id(weight), id(found.p)
@@ -102,6 +110,28 @@ class _Gathering(TorchFunctionMode):
             self._keys[key] = Keys(keys, weight, found.p)
         e = self._keys[key].scores(query, found)
         return e if bias is None else e + bias
+
+    def noisy_cell(
+        self, kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor,
+        seed: Tensor | None, noise: CellNoise,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """What follows the products in a cell of this package."""
+        p, leave = self._p(p)
+        return cell(kind, a, recurrent, h, c, p, seed, noise, leave)
+
+    def noisy_function(
+        self, x: Tensor, p: Tensor, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+    ) -> Tensor:
+        """An activation of this package."""
+        p, leave = self._p(p)
+        return noisy_activation(x, p, scale, seed, scheme, pair, leave)
+
+    def _p(self, p: Tensor) -> tuple[Tensor, Callable[[Tensor], None] | None]:
+        if not p.requires_grad or torch._C._len_torch_dispatch_stack() > 0:
+            return p, None
+        if id(p) not in self._ps:
+            self._ps[id(p)] = P(p)
+        return self._ps[id(p)].of_use
 
     def lstm_cell(
         self, x: Tensor, state: tuple[Tensor, Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
@@ -121,11 +151,12 @@ class _Gathering(TorchFunctionMode):
 
 
 class _Own(NamedTuple):
-    """How a function of torch is done here, which of its arguments are weights, and what these are."""
+    """How a function is done here; which of its arguments is x, which are weights, and what these are."""
 
     method: Callable[..., Any]
     weights: slice
     dimensions: int = 2
+    x: int = 0
     on_cpu: bool = True
 
 
@@ -133,6 +164,8 @@ _OWN: dict[Any, _Own] = {
     F.linear: _Own(_Gathering.product, slice(1, 2)),
     torch.bmm: _Own(_Gathering.batched_product, slice(1, 2), dimensions=3),
     additive_scores: _Own(_Gathering.scores, slice(3, 4)),
+    cell: _Own(_Gathering.noisy_cell, slice(5, 6), dimensions=1, x=1),
+    noisy_activation: _Own(_Gathering.noisy_function, slice(1, 2), dimensions=1),
     # torch has the rest of a cell as a kernel for GPUs alone.
     torch.lstm_cell: _Own(_Gathering.lstm_cell, slice(2, 4), on_cpu=False),
     torch.gru_cell: _Own(_Gathering.gru_cell, slice(2, 4), on_cpu=False),
@@ -140,7 +173,7 @@ _OWN: dict[Any, _Own] = {
 
 
 def _can_gather(own: _Own, args: tuple[Any, ...]) -> bool:
-    x, weights = args[0], args[own.weights]
+    x, weights = args[own.x], args[own.weights]
     return (
         all(type(tensor) in (Tensor, nn.Parameter) for tensor in (x, *weights))
         and all(weight.dim() == own.dimensions and weight.dtype == x.dtype for weight in weights)
@@ -175,19 +208,17 @@ class _Weight:
 
 
 class _Gathered:
-    """What the uses of a weight have left during a backward pass."""
+    """What the uses of a weight have left."""
 
     def __init__(self) -> None:
-        self._left: list[tuple[int, Tensor, Tensor]] = []
+        self._pile = Pile()
 
     def leave(self, x: Tensor, dy: Tensor) -> None:
-        self._left.append((torch._C._current_graph_task_id(), x.detach(), dy))
+        self._pile.leave(x.detach(), dy)
 
     def gradients(self, needed: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
-        """Of the weight and the bias. A pass that did not ask for the weight has left some too."""
-        now = torch._C._current_graph_task_id()
-        left = [pair for task, *pair in self._left if task == now]
-        self._left.clear()
+        """Of the weight and the bias."""
+        left = self._pile.take()
         if not left:
             return None, None
         x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2) for parts in zip(*left, strict=True))

@@ -43,6 +43,7 @@ from noisyact.experiments.capture import captured
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.gathering import gathered_gradients
 from noisyact.experiments.lengths import random_batches, rounded_up, sorted_batches
+from noisyact.experiments.seed_blocks import seeds_in_blocks
 from noisyact.experiments.team import ALONE, Team
 from noisyact.experiments.tf32 import tf32_products
 from noisyact.experiments.translate_settings import (
@@ -135,7 +136,8 @@ class Translate:
 
     def _step(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each pair of padded lengths."""
-        with gathered_gradients(self.device.type == "cuda"):
+        on_gpu = self.device.type == "cuda"
+        with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, _ = self.trained(source, lengths, target)
         nll = sentence_nll(logits, target, target_lengths).mean()
         self.optimizer.zero_grad()

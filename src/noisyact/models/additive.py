@@ -29,7 +29,7 @@ def additive_scores(
 ) -> Tensor:
     """``e[b, w, s] = v . f(keys[b, s] + query[b, w]) + bias``.
 
-    Gradients through it are autograd's, of the tensor made whole. Without gradients, and for noisy functions within
+    Gradients through it are autograd's, of the tensor made whole. Without gradients, and within
     `noisyact.experiments.gathering.gathered_gradients`, it is not made on a GPU.
 
     Args:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact.compiling import constant
 from noisyact.ops.activation import native, reference, triton
@@ -21,8 +23,9 @@ _BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # of gradients under is
 
 
 def noisy_activation(
-    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
-) -> Tensor:
+    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair,
+    leave: Callable[[Tensor], None] | None = None,
+) -> Tensor:  # fmt: skip
     """phi(x, xi) with xi from the seed, or its expectation where seed is None.
 
     Args:
@@ -32,14 +35,18 @@ def noisy_activation(
         seed: one int64, from :func:`noisyact.noise.draw_seed`.
         scheme: which noise.
         pair: h and u.
+        leave: in backward it is given the gradient of p in parts, [parts, p], which p then does not get.
 
     Returns: x's shape and dtype.
     """
-    if not torch.compiler.is_compiling() and _plain(x, p):
-        # The same without torch's dispatcher, which takes longer than a GPU does.
-        if torch.is_grad_enabled():
-            return _EagerActivation.apply(x, p, scale, seed, scheme, pair)  # pyright: ignore[reportReturnType]
-        return _path(x).forward(x, p, scale, seed, scheme, pair)
+    if not torch.compiler.is_compiling():
+        if leave is None and has_torch_function((x,)):
+            return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
+        if _plain(x, p):
+            # The same without torch's dispatcher, which takes longer than a GPU does.
+            if torch.is_grad_enabled():
+                return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
+            return _path(x).forward(x, p, scale, seed, scheme, pair)
     return _activation(x, p, scale, seed, *_encode(scheme, pair))
 
 
@@ -143,9 +150,9 @@ class _EagerActivation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """As the registered operation; it keeps the same."""
-        *tensors, ctx.scheme, ctx.pair = inputs
+        *tensors, ctx.scheme, ctx.pair, ctx.leave = inputs
         ctx.save_for_backward(*tensors)
-        return _path(inputs[0]).forward(*inputs)
+        return _path(inputs[0]).forward(*tensors, ctx.scheme, ctx.pair)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -154,6 +161,10 @@ class _EagerActivation(torch.autograd.Function):
         x, p, scale, seed = ctx.saved_tensors
         if torch.is_grad_enabled() or torch._C._dispatch_keys(g).has(_BATCHED):
             gx, gp = _activation_backward(g, x, p, scale, seed, *_encode(ctx.scheme, ctx.pair))
+        elif ctx.leave is not None and _path(x) is triton:
+            gx, gp = triton.backward(g, x, p, scale, seed, ctx.scheme, ctx.pair, summed=False)
         else:
             gx, gp = _path(x).backward(g, x, p, scale, seed, ctx.scheme, ctx.pair)
-        return gx, None if p is None else gp, None, None, None, None
+        if ctx.leave is not None:
+            ctx.leave(gp.reshape(-1, p.numel()))
+        return gx, None if p is None or ctx.leave is not None else gp, None, None, None, None, None

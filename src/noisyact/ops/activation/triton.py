@@ -50,9 +50,10 @@ def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, sch
 
 
 def backward(
-    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
-) -> tuple[Tensor, Tensor]:
-    """As reference.backward."""
+    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair,
+    summed: bool = True,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As reference.backward; the gradient of p, unless it is to be summed, in float32 parts, [parts, p]."""
     g, x, p = g.contiguous(), x.contiguous(), None if p is None else p.contiguous()
     gx = torch.empty_like(x)
     n, features = x.numel(), 1 if p is None else p.numel()
@@ -67,7 +68,8 @@ def backward(
     if p is None or partial is None:
         return gx, x.new_zeros(0)
     # No atomic sums: the programs are as many, and their parts are added in the same order, at every call.
-    return gx, partial.view(-1, features).sum(0).reshape(p.shape).to(p.dtype)
+    partial = partial.view(-1, features)
+    return gx, partial.sum(0).reshape(p.shape).to(p.dtype) if summed else partial
 
 
 def _programs(n: int, features: int) -> int:

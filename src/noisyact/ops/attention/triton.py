@@ -121,12 +121,12 @@ def _launchers(size: int, function: Function, has_p: bool, scale_kind: type) -> 
         constants: dict[str, Any] = {"EXPECTED": 0.0, "FUNCTION": _SOFT_TANH}
     else:
         constants = function_constants(function.scheme, function.pair, function.stochastic)
-    forward, backward = _groups(size, 16), _groups(size, 4)
+    forward, backward = _groups(size, 8), _groups(size, 4)
 
     def sized(groups: int, warps: int) -> dict[str, Any]:
         return {"TILES": size // (GROUP * groups), "GROUPS": groups, **constants, "num_warps": warps}
 
     return (
-        Launcher(scores_kernel, sized(forward, max(1, forward // 4))),
+        Launcher(scores_kernel, sized(forward, 1)),  # with more warps their sums would have to meet in shared memory
         Launcher(gradients_kernel, {**sized(backward, max(1, backward // 2)), "AT_ONCE": _AT_ONCE}),
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact.ops.recurrent import native
 from noisyact.ops.recurrent.native import Call, contiguous
@@ -19,18 +21,24 @@ __all__ = ["cell"]
 
 def cell(
     kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise,
+    noise: CellNoise, leave: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The pointwise part of one step in one kernel, as :func:`reference.cell` with xi from the seed.
+
+    Args:
+        leave: in backward it is given the gradient of p in parts, [parts, p], which p then does not get.
 
     Returns: the new h, and the new c (of no rows except for the LSTM).
     """
     tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed, noise.state_scale, noise.gate_scale)
-    if not torch.compiler.is_compiling() and a.device.type == "cuda":
-        # The same, called without the dispatcher, which takes longer than the GPU does.
-        if torch.is_grad_enabled():
-            return _EagerCell.apply(*tensors, kind, noise)  # pyright: ignore[reportReturnType]
-        return _forward(*tensors, kind, noise)[:2]
+    if not torch.compiler.is_compiling():
+        if leave is None and has_torch_function((a,)):
+            return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
+        if a.device.type == "cuda" or leave is not None:
+            # The same, called without the dispatcher, which takes longer than the GPU does.
+            if torch.is_grad_enabled():
+                return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
+            return _forward(*tensors, kind, noise)[:2]
     texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
     return _cell(*tensors, kind, *texts, noise.hard)[:2]
 
@@ -57,7 +65,7 @@ def _backward(
     dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
     seed: Tensor | None, kind: str, noise: CellNoise,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the pre-activations (for the GRU those of both products), of p, and of c or h past them."""
+    """The gradients of the pre-activations (for the GRU those of both products), of p in parts, of c or h past them."""
     if gates.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
 
@@ -81,8 +89,8 @@ class _EagerCell(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """What the operation computes, and all that its backward keeps."""
-        new_h, extra, gates = _forward(*inputs)
-        _, _, h, c, p, seed, _, _, ctx.kind, ctx.noise = inputs
+        _, _, h, c, p, seed, _, _, ctx.kind, ctx.noise, ctx.leave = inputs
+        new_h, extra, gates = _forward(*inputs[:-1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(extra, gates, h, c, p, seed)
         return new_h, extra
@@ -96,13 +104,16 @@ class _EagerCell(torch.autograd.Function):
         extra, gates, h, c, p, seed = ctx.saved_tensors
         dh = torch.zeros_like(extra) if dh is None else dh
         dc = dextra if ctx.kind == "lstm" else None
-        gradients = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
-        return (*_in_place(ctx.kind, p, *gradients), *([None] * 5))
+        dgates, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
+        if ctx.leave is not None:
+            ctx.leave(dp)
+        total = dp.sum(0) if p is not None and ctx.leave is None else None
+        return (*_in_place(ctx.kind, p, dgates, total, carry), *([None] * 6))
 
 
-def _in_place(kind: str, p: Tensor | None, dgates: Tensor, dp: Tensor, carry: Tensor) -> tuple:
+def _in_place(kind: str, p: Tensor | None, dgates: Tensor, dp: Tensor | None, carry: Tensor) -> tuple:
     """The gradients at the places of a, recurrent, h, c and p."""
-    dp_ = None if p is None else dp.reshape(p.shape).to(p.dtype)
+    dp_ = None if p is None or dp is None else dp.reshape(p.shape).to(p.dtype)
     if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
         hidden = carry.shape[1]
         da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
@@ -141,7 +152,8 @@ def _cell_backward(
     seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
-    return _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
+    dgates, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
+    return dgates, dp.sum(0), carry
 
 
 @_cell_backward.register_fake

@@ -200,11 +200,11 @@ def cell_forward(
 def cell_backward(
     call: Call, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None, dh: Tensor, carry: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the pre-activations and of p; `carry` is changed as in the layer."""
+    """Gradients of the pre-activations, and of p from each row; `carry` is changed as in the layer."""
     dgates = torch.empty(call.batch, call.width)
     partial = torch.zeros(call.batch, call.nonlinearities * call.hidden)
     _run(
         "noisyact_cell_backward", call, gates, carry if h is None else h, carry if c is None else c, extra, dh, carry,
         dgates, partial,
     )  # fmt: skip
-    return dgates, partial.sum(0)
+    return dgates, partial

@@ -189,7 +189,7 @@ def cell_backward(
     kind: str, dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None,
     p: Tensor | None, seed: Tensor | None, noise: CellNoise,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the pre-activations, of p, and of c or h past them."""
+    """The gradients of the pre-activations, of p in parts, and of c or h past them."""
     batch, hidden = extra.shape
     dgates = gates.new_empty(batch, (4 if GATES[kind] > 1 else 1) * hidden)
     carry = torch.empty_like(extra) if GATES[kind] > 1 else torch.zeros_like(extra)
@@ -201,7 +201,7 @@ def cell_backward(
             grid, (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, dgates, carry, dp),
             (batch, hidden),
         )  # fmt: skip
-    return dgates, dp.sum(0), carry
+    return dgates, dp, carry
 
 
 def _settings(kind: str, like: Tensor, p: Tensor | None, seed: Tensor | None, noise: CellNoise) -> tuple[tuple, tuple]:
