@@ -7,6 +7,7 @@ import torch
 
 from noisyact.bench import activations, attention, search, updates
 from noisyact.bench.__main__ import main
+from noisyact.experiments import anchor
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,17 @@ def test_wrong_cells_have_no_speed(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "REFUSED translation: not measured, its results are wrong: asking" in out
     assert " ms" not in out
+
+
+def test_an_attention_model_whose_step_has_a_wrong_gradient_is_not_measured(monkeypatch, capsys):
+    monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "caption"])
+    leave = anchor.Pile.leave
+    monkeypatch.setattr(
+        anchor.Pile, "leave", lambda self, *tensors: leave(self, *[1.01 * tensor for tensor in tensors])
+    )
+    assert main(["attention", "--device", "cpu", "--repeats", "1"]) == 1
+    said = capsys.readouterr()
+    assert "in a step, allowed 1e-3" in said.out + said.err
 
 
 def test_updates_of_small_runs(monkeypatch, capsys, tmp_path):

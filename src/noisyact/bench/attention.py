@@ -22,6 +22,7 @@ from noisyact.convert import noisify
 from noisyact.experiments.adadelta import Adadelta
 from noisyact.experiments.gathering import gathered_gradients
 from noisyact.experiments.seed_blocks import seeds_in_blocks
+from noisyact.experiments.tf32 import tf32_products
 from noisyact.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact.models.translation import Translation
 from noisyact.recurrent import NoisyRecurrent
@@ -127,6 +128,7 @@ def measure(repeats: int, device: str) -> Iterator[Row | WrongResult]:
         noisy = noisify(copy.deepcopy(made.model), NAH(0.5, 1.15, True), gate_noise=NAH(0.15, 1.1), strict=True)
         try:
             _check(noisy, where)
+            _check_step(made, noisy)
         except AssertionError as error:
             yield WrongResult(f"{case.name}: not measured, its results are wrong: {error}")
             continue
@@ -160,6 +162,24 @@ def _check(model: nn.Module, device: torch.device) -> None:
             assert off <= bound, f"{name}, result {index} is off by {off:.2g} of its norm, allowed {bound:.2g}"
 
 
+def _check_step(made: Made, model: nn.Module) -> None:
+    """The loss and all gradients as a step has them, against those of plain autograd with the same noise."""
+    named = dict(model.named_parameters())
+    results = []
+    for gathered in (True, False):
+        torch.manual_seed(1)
+        with exact_products():
+            with gathered_gradients(gathered), seeds_in_blocks():
+                loss = made.loss(model)
+            results.append([loss.detach(), *torch.autograd.grad(loss, list(named.values()))])
+    whole = torch.stack([gradient.norm() for gradient in results[1][1:]]).norm()
+    for name, mine, right in zip(["the loss", *named], *results, strict=True):
+        # Some gradients are zero but for rounding, as that of a bias before a softmax is.
+        size = right.norm() if name == "the loss" else torch.maximum(right.norm(), 1e-4 * whole)
+        off = ((mine - right).norm() / size).item()
+        assert off <= 1e-3, f"{name} is off by {off:.2g} of its norm in a step, allowed 1e-3"
+
+
 def _unrolled(cell: NoisyCell, x: Tensor) -> Tensor:
     state, states = None, []
     for step in x:
@@ -188,12 +208,8 @@ def _step(made: Made, model: nn.Module) -> Callable[[], object]:
 def _times(steps: list[Callable[[], object]], repeats: int, device: torch.device) -> list[float]:
     if device.type != "cuda":
         return [1e3 * seconds for seconds in median_times(steps, repeats)]
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
+    with tf32_products(True):
         return median_ms([graph(step) for step in steps], repeats)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def table(rows: list[Row]) -> str:

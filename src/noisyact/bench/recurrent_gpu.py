@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from noisyact.bench.recurrent import PEERS, WrongResult, forward_and_backward, inference
+from noisyact.experiments.tf32 import tf32_products
 from noisyact.recurrent import NoisyRecurrent
 from noisyact.tables import text_table
 
@@ -69,13 +70,14 @@ def measure(cases: list[tuple[tuple[int, int, int, int], torch.dtype]], repeats:
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Products of the layers in float32, not in TF32, for a while."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
+    """Products of layers, which follow cuDNN's setting, and all others in float32, not in TF32, for a while."""
+    with tf32_products(False):
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
 
 
 def _check(layer: NoisyRecurrent, x: Tensor) -> None:

@@ -68,7 +68,7 @@ def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
     def translator_of(model: Translation) -> Translator:
         return Translator(model, vocabulary, vocabulary, width=_WIDTH, longest=longest)
 
-    with tf32_products(False), exact_products():
+    with exact_products():
         some = Sentences.flat(numbers[: int(lengths[:_SEARCHED].sum())], lengths[:_SEARCHED])
         for model in (noisy, soft):
             # A translator keeps the steps it has recorded: this one's are without TF32.
