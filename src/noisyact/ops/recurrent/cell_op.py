@@ -64,8 +64,8 @@ def _forward(
 def _backward(
     dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
     seed: Tensor | None, kind: str, noise: CellNoise,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the pre-activations (for the GRU those of both products), of p in parts, of c or h past them."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
+    """The gradients of a, of the GRU's recurrent product, of p in parts, and of c or h past them."""
     if gates.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
 
@@ -76,7 +76,11 @@ def _backward(
     carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
     h, c = (None if t is None else contiguous(t) for t in (h, c))
     dgates, dp = native.cell_backward(call, gates, extra, h, c, contiguous(dh), carry)
-    return dgates, dp, carry
+    if kind != "gru":
+        return dgates, None, dp, carry
+    hidden = carry.shape[1]  # r, z, n through the recurrent product, n through the input
+    da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
+    return da, dgates[:, : 3 * hidden], dp, carry
 
 
 def _call(a: Tensor, p: Tensor | None, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
@@ -104,21 +108,17 @@ class _EagerCell(torch.autograd.Function):
         extra, gates, h, c, p, seed = ctx.saved_tensors
         dh = torch.zeros_like(extra) if dh is None else dh
         dc = dextra if ctx.kind == "lstm" else None
-        dgates, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
+        da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
         if ctx.leave is not None:
             ctx.leave(dp)
         total = dp.sum(0) if p is not None and ctx.leave is None else None
-        return (*_in_place(ctx.kind, p, dgates, total, carry), *([None] * 6))
+        return (*_in_place(ctx.kind, p, da, dq, total, carry), *([None] * 6))
 
 
-def _in_place(kind: str, p: Tensor | None, dgates: Tensor, dp: Tensor | None, carry: Tensor) -> tuple:
+def _in_place(kind: str, p: Tensor | None, da: Tensor, dq: Tensor | None, dp: Tensor | None, carry: Tensor) -> tuple:
     """The gradients at the places of a, recurrent, h, c and p."""
     dp_ = None if p is None or dp is None else dp.reshape(p.shape).to(p.dtype)
-    if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
-        hidden = carry.shape[1]
-        da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
-        return da, dgates[:, : 3 * hidden], carry, None, dp_
-    return dgates, None, None, carry if kind == "lstm" else None, dp_
+    return da, dq, carry if kind == "gru" else None, carry if kind == "lstm" else None, dp_
 
 
 @functools.lru_cache(maxsize=64)
@@ -150,19 +150,18 @@ def _(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, state, gate, h
 def _cell_backward(
     dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
     seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
-    dgates, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
-    return dgates, dp.sum(0), carry
+    da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
+    return da, gates.new_empty(0) if dq is None else dq.contiguous(), dp.sum(0), carry
 
 
 @_cell_backward.register_fake
 def _(dh, dc, extra, gates, h, c, p, seed, state_scale, gate_scale, kind, state, gate, hard):
-    hidden = extra.shape[1]
-    width = 4 * hidden if kind == "gru" else gates.shape[1]
     return (
-        gates.new_empty(gates.shape[0], width),
-        gates.new_empty(NONLINEARITIES[kind] * hidden),
+        gates.new_empty(gates.shape),
+        gates.new_empty(gates.shape if kind == "gru" else 0),
+        gates.new_empty(NONLINEARITIES[kind] * extra.shape[1]),
         torch.empty_like(extra),
     )
 
@@ -178,10 +177,10 @@ def _differentiate(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
     extra, gates, h, c, p, seed, state_scale, gate_scale = ctx.saved_tensors
     kind = ctx.settings[0]
     dh = torch.zeros_like(extra) if dh is None else dh
-    gradients = _cell_backward(
+    da, dq, dp, carry = _cell_backward(
         dh, dextra if kind == "lstm" else None, extra, gates, h, c, p, seed, state_scale, gate_scale, *ctx.settings
     )
-    return (*_in_place(kind, p, *gradients), *([None] * 7))
+    return (*_in_place(kind, p, da, dq if kind == "gru" else None, dp, carry), *([None] * 7))
 
 
 _cell.register_autograd(_differentiate, setup_context=_keep)

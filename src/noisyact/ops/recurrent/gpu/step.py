@@ -88,7 +88,7 @@ def _forward_kernel(
 
 @triton.jit(do_not_specialize=["B"])
 def _backward_kernel(
-    dh_ptr, dc_ptr, a_ptr, extra_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, dgates_ptr,
+    dh_ptr, dc_ptr, a_ptr, extra_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, da_ptr, dq_ptr,
     carry_ptr, dp_ptr, B, H,
     KIND: tl.constexpr, HAS_P: tl.constexpr, HAS_DC: tl.constexpr, DRAW: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
@@ -96,7 +96,6 @@ def _backward_kernel(
     BB: tl.constexpr, BU: tl.constexpr,
 ):  # fmt: skip
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
-    WIDE: tl.constexpr = 1 if G == 1 else 4
     SUMS: tl.constexpr = 5 if KIND == LSTM else G
     m = tl.program_id(0) * BB + tl.arange(0, BB)
     n = tl.program_id(1) * BU + tl.arange(0, BU)
@@ -114,7 +113,7 @@ def _backward_kernel(
     a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
     p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
     dh = tl.load(dh_ptr + tile, mask=inside, other=0.0).to(tl.float32)
-    to = dgates_ptr + m.to(tl.int64)[:, None] * (WIDE * H) + n[None, :]
+    to = da_ptr + row
     sums = dp_ptr + tl.program_id(0) * (SUMS * H) + n
     if G > 1:
         a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
@@ -151,8 +150,10 @@ def _backward_kernel(
         )  # fmt: skip
         tl.store(to, dh * to0, mask=inside)
         tl.store(to + H, dh * to1, mask=inside)
-        tl.store(to + 2 * H, dh * to2, mask=inside)
-        tl.store(to + 3 * H, dh * to3, mask=inside)
+        tl.store(to + 2 * H, dh * to3, mask=inside)
+        tl.store(dq_ptr + row, dh * to0, mask=inside)
+        tl.store(dq_ptr + row + H, dh * to1, mask=inside)
+        tl.store(dq_ptr + row + 2 * H, dh * to2, mask=inside)
         tl.store(carry_ptr + tile, dh * z, mask=inside)
         tl.store(sums, tl.sum(dh * top0, axis=0), mask=in_units)
         tl.store(sums + H, tl.sum(dh * top1, axis=0), mask=in_units)
@@ -188,20 +189,21 @@ def cell_forward(
 def cell_backward(
     kind: str, dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None,
     p: Tensor | None, seed: Tensor | None, noise: CellNoise,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the pre-activations, of p in parts, and of c or h past them."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
+    """The gradients of a, of the GRU's recurrent product, of p in parts, and of c or h past them."""
     batch, hidden = extra.shape
-    dgates = gates.new_empty(batch, (4 if GATES[kind] > 1 else 1) * hidden)
+    da = torch.empty_like(gates)
+    dq = torch.empty_like(gates) if kind == "gru" else None
     carry = torch.empty_like(extra) if GATES[kind] > 1 else torch.zeros_like(extra)
     grid = _grid(batch, hidden)
     dp = torch.empty(grid[0], NONLINEARITIES[kind] * hidden, device=dh.device)
-    if dgates.numel():
+    if da.numel():
         flags = (("HAS_P", p is not None), ("HAS_DC", dc is not None))
         _launcher(_backward_kernel, *_settings(kind, dh, p, seed, noise), flags)(
-            grid, (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, dgates, carry, dp),
+            grid, (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, da, dq, carry, dp),
             (batch, hidden),
         )  # fmt: skip
-    return dgates, dp, carry
+    return da, dq, dp, carry
 
 
 def _settings(kind: str, like: Tensor, p: Tensor | None, seed: Tensor | None, noise: CellNoise) -> tuple[tuple, tuple]:
