@@ -1,5 +1,7 @@
 """Seeds drawn many at a time."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -9,6 +11,7 @@ from noisyact import noise
 from noisyact.experiments.capture import captured
 from noisyact.experiments.gathering import gathered_gradients
 from noisyact.experiments.seed_blocks import BLOCK, seeds_in_blocks
+from noisyact.models.translation import Translation
 
 CPU = torch.device("cpu")
 
@@ -33,6 +36,21 @@ def test_a_block_serves_so_many_calls_and_every_seed_once(draws, gathered):
     assert len(set(seeds)) == BLOCK + 1
     assert len(draws) == 2
     assert all(0 <= seed < 2**63 - 1 for seed in seeds)
+
+
+def test_all_seeds_of_a_model_come_from_blocks(draws):
+    """Those too that are drawn where a mode of torch has taken a call over."""
+    model = na.noisify(Translation(20, 20, word_size=4, hidden=8), "nah")
+    words, lengths = torch.randint(1, 20, (7, 2)), torch.tensor([7, 5])
+    with gathered_gradients(), seeds_in_blocks():
+        model.nll(words, lengths, words, lengths)
+    assert draws == [(BLOCK, 2)]
+
+
+def test_another_thread_has_its_own_source(draws):
+    with seeds_in_blocks(), ThreadPoolExecutor() as pool:
+        pool.submit(noise.draw_seed, CPU).result()
+    assert draws == [()]
 
 
 def test_seeds_lie_where_a_kernel_needs_no_other_compilation():

@@ -7,19 +7,19 @@ activation checkpointing, a compiled graph) sees the noise of the forward pass a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import torch
 import torch._functorch.config
 import torch.distributed
 from torch import Tensor
 from torch.fx.traceback import get_current_meta
-from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact import checkpointing
 from noisyact.compiling import constant
 
-__all__ = ["draw_seed", "draw_seeds", "fresh_seed", "recurrent_normal", "standard_normal"]
+__all__ = ["draw_seed", "draw_seeds", "fresh_seed", "recurrent_normal", "source", "standard_normal"]
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 7
@@ -120,10 +120,10 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
         seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
     recording, replaying = checkpointing.current_regions()
-    if not recording and replaying is None:
-        return fresh_seed(device, generator, shape)
+    if source.draw is not None and not recording and replaying is None and generator is None and shape == ():
+        return source.draw(device)
     if replaying is None:
-        seed = _rank_seed(_random_seed(device, generator, shape))
+        seed = fresh_seed(device, generator, shape)
     else:
         if generator is None:
             _random_seed(
@@ -136,10 +136,17 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
 
 
 def fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
-    """A seed drawn now, of this process alone. A `TorchFunctionMode` sees the call and may take it from elsewhere."""
-    if has_torch_function((device,)):
-        return handle_torch_function(fresh_seed, (device,), device, generator, shape)
+    """Seeds that the generator gives now, and no other process."""
     return _rank_seed(_random_seed(device, generator, shape))
+
+
+class _Source(threading.local):
+    """Where this thread's seeds come from, if not one by one from the generator; `experiments.seed_blocks` sets it."""
+
+    draw: Callable[[torch.device], Tensor] | None = None
+
+
+source = _Source()
 
 
 def _random_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:

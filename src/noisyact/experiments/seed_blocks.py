@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from noisyact.noise import fresh_seed
+from noisyact.noise import fresh_seed, source
 
 __all__ = ["BLOCK", "seeds_in_blocks"]
 
@@ -33,19 +32,19 @@ def seeds_in_blocks(on: bool = True) -> contextlib.AbstractContextManager[Any]:
     return _Blocks() if on else contextlib.nullcontext()
 
 
-class _Blocks(TorchFunctionMode):
+class _Blocks:
     def __init__(self) -> None:
-        super().__init__()
         self._left: dict[torch.device, Iterator[Tensor]] = {}
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is fresh_seed and args[1:] == (None, ()) and not torch._C._are_functorch_transforms_active():
-            return self._next(args[0])
-        return func(*args, **(kwargs or {}))
+    def __enter__(self) -> None:
+        self._before, source.draw = source.draw, self._next
+
+    def __exit__(self, *_: object) -> None:
+        source.draw = self._before
 
     def _next(self, device: torch.device) -> Tensor:
+        if torch._C._are_functorch_transforms_active():  # they want to see every draw
+            return fresh_seed(device, None, ())
         seed = next(self._left.get(device, iter(())), None)
         if seed is None:
             # Every second number alone: Triton compiles a kernel again for an address that is no multiple of 16.
