@@ -12,7 +12,7 @@ from noisyact.data.locate import Missing
 from noisyact.experiments import scores, translate_scores
 from noisyact.experiments.run import folder_of, run
 from noisyact.experiments.translate import TRANSLATE, TRANSLATIONS, Translate
-from noisyact.experiments.translator import PLAIN, Translator
+from noisyact.experiments.translator import PLAIN, PLAIN_INTERVAL, Translator
 from noisyact_cli.app import app
 from parallel_cases import packed_backwards  # noqa: F401
 
@@ -60,13 +60,15 @@ def test_plain_text_is_scored_elsewhere(tmp_path):
     translate_scores.add_scores(one)
     after = json.loads((one / "result.json").read_text())
     # As 13a has it, all 6 tokens of the first line are right, and the 4 of the second are missing: exp(1 - 10 / 6).
-    assert after["result"] == {"test_bleu": 3.0, PLAIN: pytest.approx(100 * math.exp(-2 / 3), abs=1e-4)}
+    # Resampled, it is 100, this, or 0, each with a chance of 1, 2 and 1 quarters: the middle 95% are all of it.
+    right = {PLAIN: pytest.approx(100 * math.exp(-2 / 3), abs=1e-4), PLAIN_INTERVAL: pytest.approx(50)}
+    assert after["result"] == {"test_bleu": 3.0, **right}
     assert after["scored"]["sentences"] == 2
     assert "tok:13a" in after["scored"]["sacrebleu"]
     with pytest.raises(ValueError, match=f"has no table '{TRANSLATIONS}'"):
         translate_scores.add_scores(two)
     answer = CliRunner().invoke(app, ["score", "translate", str(one)])
-    assert (answer.exit_code, answer.stdout) == (0, f"{one}: {PLAIN} 51.34\n")
+    assert (answer.exit_code, answer.stdout) == (0, f"{one}: {PLAIN} 51.34, {PLAIN_INTERVAL} 50.00\n")
     assert json.loads((one / "result.json").read_text()) == after
     answer = CliRunner().invoke(app, ["score", "mnist", str(one)])
     assert (answer.exit_code, "allowed are caption, translate" in answer.output) == (2, True)

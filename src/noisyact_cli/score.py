@@ -30,9 +30,9 @@ def score(
             raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
         from noisyact.experiments import scores, translate_scores
         from noisyact.experiments.caption import SCORED
-        from noisyact.experiments.translator import PLAIN
+        from noisyact.experiments.translator import PLAIN, PLAIN_INTERVAL
 
-        runs, names = scores.runs_in(out, experiment), (PLAIN,)
+        runs, names = scores.runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
         add: Callable[[Path], scores.Scores] = translate_scores.add_scores
         if experiment == "caption":
             add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED

@@ -54,7 +54,16 @@ from noisyact.experiments.translate_settings import (
     model_of,
     optimizer_of,
 )
-from noisyact.experiments.translator import PLAIN, Translator, attention_picture, bleu, check_sacrebleu, plain_bleu
+from noisyact.experiments.translator import (
+    PLAIN,
+    PLAIN_INTERVAL,
+    RESAMPLES,
+    Translator,
+    attention_picture,
+    bleu,
+    check_sacrebleu,
+    plain_bleu,
+)
 from noisyact.models.translation import Translation, sentence_nll
 
 if TYPE_CHECKING:
@@ -185,7 +194,8 @@ class Translate:
         tokenised = bleu([" ".join(words) for words in self.translations], pairs.target_words, "none").score
         plain = {}
         if moses.available():
-            plain = {PLAIN: plain_bleu(self.translations, pairs.target_text).score}
+            found = plain_bleu(self.translations, pairs.target_text)
+            plain = {PLAIN: found.score, PLAIN_INTERVAL: found.interval}
         unknown = sum(words.count(UNKNOWN) for words in self.translations)
         return {
             "test_bleu": tokenised, **plain,
@@ -225,7 +235,7 @@ class Translate:
         ]
         signatures = [
             ["test_bleu", bleu([""], [""], "none").signature],
-            [PLAIN, bleu([""], [""]).signature],
+            [PLAIN, bleu([""], [""], resamples=RESAMPLES).signature],
         ]
         return [
             {"title": TRANSLATIONS, "columns": ["source", "reference", "translation"], "rows": rows},

@@ -9,7 +9,7 @@ from pathlib import Path
 from noisyact.data import moses
 from noisyact.experiments.scores import Scores, put, sampled
 from noisyact.experiments.translate import TRANSLATIONS
-from noisyact.experiments.translator import PLAIN, plain_bleu
+from noisyact.experiments.translator import PLAIN, PLAIN_INTERVAL, plain_bleu
 
 __all__ = ["add_scores"]
 
@@ -24,6 +24,6 @@ def add_scores(run: Path) -> Scores:
         "sacrebleu": found.signature, "sacremoses": moses.version(), "sentences": len(rows),
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }  # fmt: skip
-    scores = Scores({PLAIN: found.score}, signature)
-    put(run, scores, (PLAIN,))
+    scores = Scores({PLAIN: found.score, PLAIN_INTERVAL: found.interval}, signature)
+    put(run, scores, (PLAIN, PLAIN_INTERVAL))
     return scores

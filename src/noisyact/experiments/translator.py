@@ -21,9 +21,20 @@ from noisyact.models.translation import Translation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PLAIN", "Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu", "plain_bleu"]
+__all__ = [
+    "PLAIN",
+    "PLAIN_INTERVAL",
+    "Bleu",
+    "Translator",
+    "attention_picture",
+    "bleu",
+    "check_sacrebleu",
+    "plain_bleu",
+]
 
-PLAIN = "test_bleu_plain_text"
+PLAIN, PLAIN_INTERVAL = "test_bleu_plain_text", "test_bleu_plain_text_interval"
+RESAMPLES = 1000
+"""Of the test set's sentences, for the interval."""
 """The name of the BLEU of plain text in a result."""
 
 
@@ -96,26 +107,35 @@ class Translator:
 
 @dataclasses.dataclass(frozen=True)
 class Bleu:
-    """A score, 0 to 100, and the signature that says how it was computed."""
+    """A score, 0 to 100, and the signature that says how it was computed.
+
+    Args:
+        score: the score.
+        signature: sacrebleu's.
+        interval: half the 95% interval by resampling the sentences, which says nothing of other seeds; 0 if not asked
+            for.
+    """
 
     score: float
     signature: str
+    interval: float = 0.0
 
 
-def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Bleu:
+def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a", resamples: int = 1) -> Bleu:
     """By sacrebleu. Text that is tokenised is scored with tokenize "none", as multi-bleu.perl of Moses does.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"], "none").score
     100.0
     """
     metric = check_sacrebleu().BLEU(tokenize=tokenize, force=True)
-    score = metric.corpus_score(list(translations), [list(references)]).score
-    return Bleu(round(score, 6), str(metric.get_signature()))
+    found = metric.corpus_score(list(translations), [list(references)], n_bootstrap=resamples)
+    interval = round(float(found._ci), 6) if resamples > 1 else 0.0
+    return Bleu(round(found.score, 6), str(metric.get_signature()), interval)
 
 
 def plain_bleu(translations: Iterable[Sequence[str]], references: Sequence[str]) -> Bleu:
-    """BLEU of words that are first put together to text, against text."""
-    return bleu(moses.detokenised(translations, LANGUAGES[1]), references)
+    """BLEU of words that are first put together to text, against text, with its interval."""
+    return bleu(moses.detokenised(translations, LANGUAGES[1]), references, resamples=RESAMPLES)
 
 
 def check_sacrebleu() -> Any:
