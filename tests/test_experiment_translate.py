@@ -166,7 +166,6 @@ def test_the_papers_numbers_are_of_results(backwards):
 
 
 def test_the_words_of_a_picture_are_plain():
-
     axes = attention_picture(["l&apos;", "<eos>"], ["&quot;", "<unk>", "<eos>"], torch.full((3, 2), 0.5)).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["l'", "<eos>"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ['"', "<unk>", "<eos>"]
