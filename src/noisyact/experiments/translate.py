@@ -17,7 +17,7 @@ which takes days. What is compared in a few GPU hours is the same model with the
 20,000 updates, that is 640,000 pairs, none of them twice. The table says of every run that it is not the preset's::
 
     noisyact data prepare translate --preset paper
-    noisyact reproduce translate --preset paper --set updates=20000 --set evaluate_every=4000
+    noisyact reproduce translate --preset paper --seeds 3 --set updates=20000 --set evaluate_every=4000
 
 With ``--set shards=6`` for both it is the first 564,396 pairs, whose packed file has 39 MB instead of 113.
 
