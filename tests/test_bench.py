@@ -8,6 +8,7 @@ import torch
 from noisyact.bench import activations, attention, search, updates
 from noisyact.bench.__main__ import main
 from noisyact.experiments import anchor
+from noisyact.experiments.signature import commit
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,7 @@ def test_table_and_record(capsys, tmp_path):
     written = json.loads(record.read_text())
     assert len(written["rows"]) == len(activations.cases("cpu"))
     assert written["refused"] == []
+    assert written["setting"]["commit"] == commit()
     for row in written["rows"]:
         assert row["both_ratio"] == pytest.approx(row["both_ms"] / row["hardtanh_both_ms"])
 

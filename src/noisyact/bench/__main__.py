@@ -18,6 +18,7 @@ import torch
 import noisyact
 from noisyact.bench import activations, attention, recurrent, recurrent_gpu, search, updates
 from noisyact.bench.timing import keep_freed_memory
+from noisyact.experiments.signature import commit
 from noisyact.ops import native
 from noisyact.ops.triton import obstacle
 
@@ -102,6 +103,7 @@ def _setting(options: argparse.Namespace) -> dict[str, Any]:
     allocator = {"allocator": keep_freed_memory()} if on_cpu and options.what == "activations" else {}
     return {
         "noisyact": noisyact.__version__,
+        "commit": commit(),
         "torch": torch.__version__,
         "device": f"{platform.machine()} CPU, {options.threads} threads" if on_cpu else torch.cuda.get_device_name(),
         "kernels": native.status() if on_cpu else _gpu_kernels(options.device),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from noisyact.experiments.run import signature
+from noisyact.experiments.signature import signature
 
 __all__ = ["check_installed", "check_versions", "connected", "versions"]
 

@@ -10,28 +10,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import math
-import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import noisyact
 from noisyact.experiments import checkpoint
 from noisyact.experiments.capture import check_kernels
 from noisyact.experiments.experiment import Experiment, Task, UnknownName
 from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
+from noisyact.experiments.signature import signature
 from noisyact.experiments.team import ALONE, Team, check_spreading
 
-__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "signature", "to_end", "training"]
+__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "to_end", "training"]
 
 DEVICES = ("auto", "cpu", "cuda")
 _RECORDS = ("metrics.jsonl", "timing.jsonl")
@@ -212,40 +208,3 @@ def _broken(line: dict[str, float]) -> list[str]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def signature(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a number came from: settings, code, machine and library versions."""
-    source = hashlib.sha256()
-    for path in sorted(Path(noisyact.__file__).parent.rglob("*.[pch]*")):
-        if path.suffix in (".py", ".c", ".h"):
-            source.update(path.read_bytes())
-    on_gpu = config["device"] == "cuda"
-    device = torch.cuda.get_device_name() if on_gpu else platform.machine()
-    # Of a GPU that is shared a run may be given a part, and kernels that are cut otherwise round otherwise.
-    part = {"processors": torch.cuda.get_device_properties().multi_processor_count} if on_gpu else {}
-    return {
-        "noisyact": noisyact.__version__,
-        "source_sha256": source.hexdigest(),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": metadata.version("numpy"),
-        "device": device,
-        **part,
-        "threads": torch.get_num_threads(),
-        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the checkout the package is in, if it is in one, with a + where files differ from it."""
-    where = Path(noisyact.__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, check=True)
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--", "."], cwd=where, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAIN",
     "PLAIN_INTERVAL",
+    "RESAMPLES",
     "Bleu",
     "Translator",
     "attention_picture",
@@ -33,9 +34,9 @@ __all__ = [
 ]
 
 PLAIN, PLAIN_INTERVAL = "test_bleu_plain_text", "test_bleu_plain_text_interval"
+"""The names, in a result, of the BLEU of plain text and of half its interval."""
 RESAMPLES = 1000
 """Of the test set's sentences, for the interval."""
-"""The name of the BLEU of plain text in a result."""
 
 
 class Translator:
