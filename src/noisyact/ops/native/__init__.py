@@ -10,7 +10,7 @@ from pathlib import Path
 
 from noisyact.ops.native.build import LIBRARIES, levels, library_path
 
-__all__ = ["library", "runs", "status"]
+__all__ = ["library", "loaded", "runs", "status"]
 
 
 @functools.cache
@@ -55,6 +55,14 @@ def _processor_flags() -> frozenset[str]:
 def library() -> ctypes.CDLL | None:
     """The loaded library, or None where torch operations have to do."""
     return _load()[0]
+
+
+def loaded() -> ctypes.CDLL:
+    """The library, where its presence has been looked at before; an error that says why there is none, if there is."""
+    found = library()
+    if found is None:
+        raise RuntimeError(f"there are no C kernels: {status()}")
+    return found
 
 
 def status() -> str:
