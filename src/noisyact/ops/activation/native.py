@@ -59,6 +59,7 @@ def backward(
     flat_g, flat, flat_p = _contiguous(g), _contiguous(x), None if p is None else _contiguous(p)
     gx = torch.empty_like(flat)
     gp = torch.empty(0 if p is None else p.numel())
+    library.noisyact_activation_chunk.restype = ctypes.c_int64  # a p of 2^25 places has chunks of 2^31 elements
     chunk = library.noisyact_activation_chunk(ctypes.c_int64(gp.numel()))
     partial = torch.zeros(-(-flat.numel() // chunk) * gp.numel())
     settings = _settings(flat, flat_p, scale, seed, scheme, pair)

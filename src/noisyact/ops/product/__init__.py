@@ -45,5 +45,6 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
         left.data_ptr(), right.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
         left.shape[0], right.shape[1], left.shape[1], *left.stride(), *right.stride(),
     )  # fmt: skip
-    library.noisyact_product(ctypes.byref(settings), torch.get_num_threads())
+    if library.noisyact_product(ctypes.byref(settings), torch.get_num_threads()):
+        raise MemoryError(f"no memory for a product of {tuple(left.shape)} and {tuple(right.shape)}")
     return out

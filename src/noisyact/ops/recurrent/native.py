@@ -128,7 +128,7 @@ def _function(name: str, arguments: int) -> Any:
     """A function of the library that takes the layer, addresses (64-bit numbers pass as such), and the threads."""
     function = getattr(native.loaded(), name)
     function.argtypes = [ctypes.c_void_p] * (1 + arguments) + [ctypes.c_int]
-    function.restype = None
+    function.restype = ctypes.c_int
     return function
 
 
@@ -138,7 +138,8 @@ def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *argum
     structure.cell.p = p.data_ptr()
     structure.cell.bias = None if candidate_bias is None else candidate_bias.data_ptr()
     passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-    _function(name, len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads())
+    if _function(name, len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads()):
+        raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
 
 
 @functools.lru_cache(maxsize=256)
