@@ -7,10 +7,11 @@ import functools
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 from noisyact.ops.native.build import levels, library_path
 
-__all__ = ["library", "status"]
+__all__ = ["function", "library", "status"]
 
 
 @functools.cache
@@ -57,3 +58,15 @@ def library() -> ctypes.CDLL | None:
 def status() -> str:
     """Which kernels are in use on the CPU, and why."""
     return _load()[1]
+
+
+@functools.cache
+def function(name: str, addresses: int) -> Any:
+    """A function of the library that takes addresses (64-bit numbers pass as such), then the number of threads."""
+    loaded, why = _load()
+    if loaded is None:
+        raise RuntimeError(f"there are no C kernels: {why}")
+    found = getattr(loaded, name)
+    found.argtypes = [ctypes.c_void_p] * addresses + [ctypes.c_int]
+    found.restype = None
+    return found
