@@ -123,9 +123,10 @@ def test_autocast(kind):
         with torch.autocast("cpu", torch.bfloat16):
             y, state = layer(x.to(dtype))
             new = cell(x[0].to(dtype))
-        found = (y, *(state if kind == "lstm" else [state]), *(new if kind == "lstm" else [new]))
-        assert {t.dtype for t in found} == {dtype}  # as given: a float32 state is not carried on in bfloat16
-        assert all(t.isfinite().all() for t in found)
+        states, new = (state, new) if kind == "lstm" else ([state], [new])
+        assert {t.dtype for t in (y, *states)} == {torch.bfloat16}  # as nn.LSTM
+        assert {t.dtype for t in new} == {dtype}  # as nn.LSTMCell: a float32 state is not carried on in bfloat16
+        assert all(t.isfinite().all() for t in (y, *states, *new))
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])

@@ -8,6 +8,7 @@ import torch
 
 from noisyact.compiling import constant
 from noisyact.ops import native, triton
+from noisyact.ops.dispatch import transformed
 from noisyact.ops.recurrent.gpu.plan import processors
 
 __all__ = ["BACKENDS", "backend_info", "choose"]
@@ -48,6 +49,8 @@ def _obstacle(
     name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool
 ) -> str | None:
     """Why a kernel cannot run; None if it can."""
+    if transformed():
+        return "a torch.func transform or forward-mode differentiation is at work, in which no kernel takes part"
     if name == "triton":
         why = triton.obstacle(device)
     elif device.type != "cpu":

@@ -43,7 +43,8 @@ class RecurrentNoise(NoisyModule):
         if gate is not None and gate != main:
             self._register_scale("gate_scale", gate.scale, device, dtype)
         learns = any(s is not None and s.learns_p for s in (state, gate))
-        for name in names if learns else ():
+        self.names = tuple(names) if learns else ()
+        for name in self.names:
             self.register_parameter(
                 name, nn.Parameter(torch.empty(NONLINEARITIES[kind] * hidden, device=device, dtype=dtype))
             )
@@ -56,6 +57,10 @@ class RecurrentNoise(NoisyModule):
         self._write_scale("scale", self.noise.scale)
         if "gate_scale" in self._buffers and self.gate is not None:
             self._write_scale("gate_scale", self.gate.scale)
+
+    def all_p(self, count: int) -> list[Tensor | None]:
+        """The p of each layer and direction, as the module has them now; None where nothing is learned."""
+        return [getattr(self, name) for name in self.names] or [None] * count
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         if any(key.startswith(prefix) for key in state_dict):

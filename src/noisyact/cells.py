@@ -63,7 +63,7 @@ class NoisyCell(nn.RNNCellBase):
         separate = self.kind == "gru"
         new_h, new_c = run_cell(
             self.kind, a if separate else a + q, q if separate else None, h, c,
-            None if self.noise is None else self.noise._parameters.get("p"), noise,
+            None if self.noise is None else self.noise.all_p(1)[0], noise,
             seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
             xi=None if xi is None else xi.reshape(len(rows), count, -1), backend=self.backend,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from noisyact import backends
 from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.schemes import NAH, Scheme
 from noisyact.sequences import run_layers
@@ -44,11 +45,7 @@ class NoisyRecurrent(nn.RNNBase):
 
     def noise_names(self) -> list[str]:
         """The names of p in the submodule `noise`, one for each layer and direction."""
-        return [f"p_{suffix}" for suffix in self._suffixes()]
-
-    def _suffixes(self) -> list[str]:
-        directions = ("", "_reverse") if self.bidirectional else ("",)
-        return [f"l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
+        return [names[0].replace("weight_ih", "p") for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
         """As torch's where its own layer is what runs; else nothing: there is no cuDNN layout to keep."""
@@ -64,7 +61,7 @@ class NoisyRecurrent(nn.RNNBase):
         """As nn.LSTM, nn.GRU or nn.RNN: batched, unbatched or packed input; returns the output and the last state."""
         packed = input if isinstance(input, PackedSequence) else None
         x, sizes, unbatched, hx = self._rows(input, hx)
-        dtype = self.weight_ih_l0.dtype
+        dtype = self._weight("weight_ih_l0").dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
                 f"{type(self).__name__}: the input is {x.dtype} and the weights are {dtype}; convert one of them, with "
@@ -75,15 +72,21 @@ class NoisyRecurrent(nn.RNNBase):
         if self.backend == "auto" and not self.hard and noise is None:
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
-            p = {} if noise is None else noise._parameters
-            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x))
+            y, h_n, c_n = self._layers(x, sizes, h, c, *noise_in_force(noise, self.training, self.hard, x))
         return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
         """The input, [steps, batch, input] or, packed, [rows, input], with the number of rows at each step."""
         if isinstance(input, PackedSequence):
             self.check_input(input.data, input.batch_sizes)
-            return input.data, input.batch_sizes.tolist(), False, hx
+            sizes = input.batch_sizes.tolist()
+            check_sizes(sizes)
+            if sizes[-1] < 1 or sum(sizes) != input.data.shape[0]:
+                raise ValueError(
+                    f"{type(self).__name__}: the batch sizes of a PackedSequence must be at least 1 and sum to its "
+                    f"{input.data.shape[0]} rows; they sum to {sum(sizes)} and end with {sizes[-1]}"
+                )
+            return input.data, sizes, False, hx
         if not isinstance(input, Tensor):
             raise TypeError(f"input must be a tensor or a PackedSequence, not {type(input).__name__}")
         if not input.is_floating_point():
@@ -113,7 +116,7 @@ class NoisyRecurrent(nn.RNNBase):
         """The first state, each [layers and directions, batch, units]; None for zeros."""
         if hx is None:
             return None, None
-        count, batch = len(self._suffixes()), sizes[0]
+        count, batch = len(self._all_weights), sizes[0]
         shapes = [(count, batch, self.proj_size or self.hidden_size)]
         if self.kind == "lstm":
             shapes.append((count, batch, self.hidden_size))
@@ -128,27 +131,30 @@ class NoisyRecurrent(nn.RNNBase):
         states = [state if order is None else state.index_select(1, order) for state in states]
         return states[0], states[1] if self.kind == "lstm" else None
 
-    def _weights(self, suffix: str) -> dict[str, Tensor | None]:
-        own = self._parameters
-        return {
-            "w_ih": own.get("weight_ih_" + suffix), "w_hh": own.get("weight_hh_" + suffix),
-            "b_ih": own.get("bias_ih_" + suffix), "b_hh": own.get("bias_hh_" + suffix),
-            "w_hr": own.get("weight_hr_" + suffix),
-        }  # fmt: skip
+    def _weight(self, name: str) -> Tensor:
+        """What the module has under a name now: a parameter, what a parametrization makes of one, or any tensor."""
+        own = self._parameters.get(name)  # quicker than getattr, which looks here last
+        return own if own is not None and name not in self.__dict__ else getattr(self, name)
+
+    def _weights(self, names: list[str]) -> dict[str, Tensor | None]:
+        """Of one layer and direction. `names` is an element of torch's `_all_weights`."""
+        tensors = [self._weight(name) for name in names]
+        w_hr = tensors.pop() if self.proj_size > 0 else None
+        b_ih, b_hh = tensors[2:] if self.bias else (None, None)
+        return {"w_ih": tensors[0], "w_hh": tensors[1], "b_ih": b_ih, "b_hh": b_hh, "w_hr": w_hr}
 
     def _layers(
-        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, p_by_name: dict[str, Any],
-        noise: CellNoise, drawn: bool,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-        last_h, last_c, suffixes = [], [], self._suffixes()
-        weights = [self._weights(suffix) for suffix in suffixes]
-        p = [p_by_name.get("p_" + suffix) for suffix in suffixes]
-        seeds = fresh_seeds(drawn, x, len(suffixes))
+        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, noise: CellNoise, drawn: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        last_h, last_c = [], []
+        weights = [self._weights(names) for names in self._all_weights]
+        p = [None] * len(weights) if self.noise is None else self.noise.all_p(len(weights))
+        seeds = fresh_seeds(drawn, x, len(weights))
         directions = 2 if self.bidirectional else 1
         dropout = self.dropout if self.training else 0.0
         together = self.num_layers if directions == 1 and not dropout else 1
         x = x.contiguous() if directions == 2 else x  # once for both
-        for first in range(0, len(suffixes), together * directions):
+        for first in range(0, len(weights), together * directions):
             outputs = []
             for direction in range(directions):
                 own = slice(first + direction, first + direction + together)
@@ -160,7 +166,7 @@ class NoisyRecurrent(nn.RNNBase):
                 last_h.append(h_n)
                 last_c.append(c_n)
             x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
-            if dropout and first + directions < len(suffixes):
+            if dropout and first + directions < len(weights):
                 x = F.dropout(x, dropout)
         return x, _together(last_h), _together(last_c) if self.kind == "lstm" else None
 
@@ -169,12 +175,13 @@ class NoisyRecurrent(nn.RNNBase):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Soft and without noise: torch's own layer."""
         if h is None:
-            count = len(self._suffixes())
+            count = len(self._all_weights)
             h = x.new_zeros(count, sizes[0], self.proj_size or self.hidden_size)
             c = x.new_zeros(count, sizes[0], self.hidden_size) if self.kind == "lstm" else None
         function = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
         state = h if c is None else (h, c)
-        shared = (self._flat_weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
+        weights = [self._weight(name) for name in self._flat_weights_names]
+        shared = (weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
         if sizes[-1] == sizes[0]:
             batched = x.reshape(len(sizes), sizes[0], x.shape[-1])
             y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +13,10 @@ from torch import Tensor
 from noisyact import backends
 from noisyact.noise import draw_seed, recurrent_normal
 from noisyact.ops.activation.reference import working_dtype
+from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.recurrent import op, reference
 from noisyact.ops.recurrent.cell_op import cell
+from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
@@ -24,34 +28,46 @@ __all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
 def run_layers(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None,
     weights: Sequence[dict[str, Tensor | None]], p: Sequence[Tensor | None], noise: CellNoise, *,
-    seeds: Sequence[Tensor | None], reverse: bool, backend: str,
+    seeds: Sequence[Tensor | None], reverse: bool, backend: str, xi: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Layers above each other in one direction, by the backend that can: together on a GPU, else one by one.
 
     Args:
         x: [steps, batch, input], or [rows, input]; every h has the same form.
+        sizes: rows at each step.
         h: the first h of each layer, [layers, batch, H]; None for zeros, as for c.
-        weights: by name, of each layer.
+        weights: by name, of each layer; one bias without the other is a bias of zeros.
         p: of each layer.
         seeds: of each layer; None for the expectation.
+        xi: the noise of a single layer, [rows, nonlinearities, H], instead of a seed.
 
     Returns: every h of the last layer, and the last h and c of each, [layers, batch, H].
     """
-    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0]["w_hr"] is not None, False)
-    if path == "triton" and x.numel() > 0 and not torch.compiler.is_compiling():
-        dtype = _dtype_on_gpu(x)
+    width, dtype = x.shape[-1], x.dtype
+    if _autocast(x):  # as nn.LSTM does
+        dtype = torch.get_autocast_dtype(x.device.type)
         x, h, c = _in_dtype(dtype, (x, h, c))
+        weights = [{name: None if w is None else w.to(dtype) for name, w in own.items()} for own in weights]
+    for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
+        own_h, own_c = None if h is None else h[index], None if c is None else c[index]
+        width = check_layer(kind, x, width, sizes[0], own_h, own_c, own, own_p, seed, noise)
+        if (own["b_ih"] is None) != (own["b_hh"] is None):
+            missing, given = ("b_ih", "b_hh") if own["b_ih"] is None else ("b_hh", "b_ih")
+            own[missing] = torch.zeros_like(own[given])  # pyright: ignore[reportArgumentType]
+    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0]["w_hr"] is not None, xi is not None)
+    if path == "triton" and x.numel() > 0 and not traced():
         layers = [
             _in_dtype(dtype, (own["w_ih"], own["w_hh"], own["b_ih"], own["b_hh"], own_p))
             for own, own_p in zip(weights, p, strict=True)
         ]
-        return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
+        if plain(x, h, c, *itertools.chain.from_iterable(layers)):
+            return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
     for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
         x, *state = _run_layer(
             kind, x, sizes, None if h is None else h[index], None if c is None else c[index], own, own_p, noise,
-            seed=seed, xi=None, reverse=reverse, path=path,
+            seed=seed, xi=xi, reverse=reverse, path=path,
         )  # fmt: skip
         states.append(tuple(state))  # pyright: ignore[reportArgumentType]
     last_h, last_c = zip(*states, strict=True)
@@ -71,27 +87,20 @@ def _run_layer(
     h and c None stand for zeros. Noise: xi if given, else of the seed, else the expectation.
     """
     w_ih, w_hh = weights["w_ih"], weights["w_hh"]
-    assert w_ih is not None
-    assert w_hh is not None
+    given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
     if path == "triton" and x.shape[0] > 0:
-        given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
-        given = _in_dtype(_dtype_on_gpu(x), given)
-        if torch.compiler.is_compiling():
-            y, h_n, c_n = registration.layer(kind, sizes, *given, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
-            return y, h_n, c_n if kind == "lstm" else None
-        x, h, c, *layer = given
-        h, c = (None if state is None else state.unsqueeze(0) for state in (h, c))
-        y, h_n, c_n = gpu.layers(kind, sizes, x, h, c, [layer], [seed], noise, reverse)
-        return y, h_n[0], None if c_n is None else c_n[0]
+        y, h_n, c_n = registration.layer(kind, sizes, *_in_dtype(x.dtype, given), seed, noise, reverse)  # pyright: ignore[reportCallIssue]
+        return y, h_n, c_n if kind == "lstm" else None
     if path == "cpu":
-        given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
         wide_x, *others = _in_dtype(working_dtype(x.dtype), given)
         results = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
         y, h_n, c_n = _in_dtype(x.dtype, results)
         return y, h_n, c_n if kind == "lstm" else None
-    count, hidden = NONLINEARITIES[kind], w_ih.shape[0] // reference.GATES[kind]
+    w_hr = weights["w_hr"]
+    output = w_hh.shape[1]  # pyright: ignore[reportOptionalMemberAccess]
+    count, hidden = NONLINEARITIES[kind], output if w_hr is None else w_hr.shape[1]
     if h is None:
-        h = x.new_zeros(sizes[0], w_hh.shape[1])
+        h = x.new_zeros(sizes[0], output)
         c = x.new_zeros(sizes[0], hidden) if kind == "lstm" else None
     dtype = working_dtype(x.dtype)
     wide = {name: None if w is None else w.to(dtype) for name, w in weights.items()}
@@ -101,16 +110,17 @@ def _run_layer(
         steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
         rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
         xi = recurrent_normal(seed, steps, rows, count, hidden)
-    y, h_n, c_n = reference.layer(
-        kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
-        None if xi is None else xi.to(dtype), noise, reverse,
-    )  # fmt: skip
+    with torch.autocast(x.device.type, enabled=False) if _autocast(x) else contextlib.nullcontext():
+        y, h_n, c_n = reference.layer(
+            kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
+            None if xi is None else xi.to(dtype), noise, reverse,
+        )  # fmt: skip
     return y.to(x.dtype), h_n.to(x.dtype), c_n.to(x.dtype) if kind == "lstm" and c_n is not None else None
 
 
-def _dtype_on_gpu(x: Tensor) -> torch.dtype:
-    """What a GPU computes the products in: the input's dtype or, as nn.LSTM does, autocast's."""
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+def _autocast(x: Tensor) -> bool:
+    """Whether autocast is on for x; it leaves float64 as it is."""
+    return x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
 
 
 def _in_dtype(dtype: torch.dtype, tensors: tuple[Tensor | None, ...]) -> list[Any]:
@@ -126,9 +136,10 @@ def run_cell(
     path = backends.choose("auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None)
     wide_a, wide_h = a.to(dtype), h.to(dtype)
     wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
-    if path in ("cpu", "triton") and len(a) > 0:
+    if path in ("cpu", "triton") and a.numel() > 0:
         new_h, new_c = cell(kind, wide_a, wide_q, wide_h, wide_c, wide_p, seed, noise)
     else:
+        check_cell(kind, wide_a, wide_p, seed, noise, recurrent=wide_q, h=wide_h, c=wide_c)
         count, hidden = NONLINEARITIES[kind], a.shape[1] // reference.GATES[kind]
         if xi is None and seed is not None:
             rows = torch.arange(len(a), device=a.device)
@@ -147,23 +158,27 @@ def _one_layer(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     if x.dim() != 3:
         raise ValueError(f"x must be [steps, batch, input], not of shape {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be real floating point, not {x.dtype}")
+    if w_hh.dim() != 2:
+        raise MisfitError(f"w_hh must be 2-D, not of shape {tuple(w_hh.shape)}")
     steps, batch, hidden, count = x.shape[0], x.shape[1], w_hh.shape[1], NONLINEARITIES[kind]
+    if steps == 0:
+        raise ValueError("x must have at least one step")
     state, gate = (None if s is None else scheme(s) for s in (noise, noise if gate_noise is None else gate_noise))
     if xi is not None and xi.shape != (steps, batch, count, hidden):
         raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
-    if p is not None and p.numel() != count * hidden:
-        raise ValueError(f"p must have {count * hidden} elements, {count} for each unit, not {p.numel()}")
     if training and xi is None and seed is None and (state is not None or gate is not None):
         seed = draw_seed(x.device)
     scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
-    path = backends.choose(backends.check(backend), x.device, x.dtype, hard, False, xi is not None)
-    y, h_n, c_n = _run_layer(
-        kind, x.reshape(steps * batch, -1), [batch] * steps, h, c, weights, p,
-        CellNoise(state, gate, *scales, hard=hard), seed=seed if training else None,
-        xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden), reverse=reverse, path=path,
+    y, h_n, c_n = run_layers(
+        kind, x, [batch] * steps, *(None if s is None else s.unsqueeze(0) for s in (h, c)), [weights], [p],
+        CellNoise(state, gate, *scales, hard=hard), seeds=[seed if training else None], reverse=reverse,
+        backend=backends.check(backend),
+        xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden),
     )  # fmt: skip
-    return y.reshape(steps, batch, -1), h_n, c_n
+    return y, h_n[0], None if c_n is None else c_n[0]
 
 
 def noisy_lstm(
@@ -205,8 +220,7 @@ def noisy_lstm(
     y, h_n, c_n = _one_layer(
         "lstm", x, h, c, w_ih, w_hh, b_ih, b_hh, noise, gate_noise, p, xi, seed, training, hard, reverse, backend
     )
-    assert c_n is not None
-    return y, (h_n, c_n)
+    return y, (h_n, c_n)  # pyright: ignore[reportReturnType]
 
 
 def noisy_gru(

@@ -71,9 +71,9 @@ def backward(
 @functools.lru_cache(maxsize=256)
 def _chunk(p_size: int) -> int:
     """The elements of a chunk of backward, which has its own partial sums."""
-    count = native.function("noisyact_activation_chunk", 0)
-    count.argtypes, count.restype = [ctypes.c_int64], ctypes.c_int64
-    return count(p_size)
+    chunk = native.loaded().noisyact_activation_chunk
+    chunk.restype = ctypes.c_int64  # a p of 2^25 places has chunks of 2^31 elements
+    return chunk(ctypes.c_int64(p_size))
 
 
 def _settings(

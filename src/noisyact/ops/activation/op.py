@@ -9,18 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from noisyact.compiling import constant
 from noisyact.ops.activation import native, reference, triton
 from noisyact.ops.activation.arguments import check, check_gradient
+from noisyact.ops.dispatch import batched, plain, traced, transformed
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme, scheme
 
 __all__ = ["has_kernel", "noisy_activation"]
-
-_BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
 
 
 def noisy_activation(
@@ -40,10 +37,10 @@ def noisy_activation(
 
     Returns: x's shape and dtype.
     """
-    if not torch.compiler.is_compiling():
+    if not traced():
         if leave is None and has_torch_function((x,)):
             return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
-        if _plain(x, p):
+        if plain(x, p):
             # The same without torch's dispatcher, which takes longer than a GPU does.
             if torch.is_grad_enabled():
                 return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
@@ -66,23 +63,8 @@ def _decode(scheme_text: str, pair_numbers: list[float]) -> tuple[Scheme, HardPa
 
 
 def has_kernel(x: Tensor) -> bool:
-    """Whether a fused kernel takes x. Without one, the formula in torch operations does the same and fuses better.
-
-    None does under torch.func or forward-mode differentiation: torch takes no custom operator through torch.func.grad,
-    and forward mode would drop the tangent of one without a word.
-    """
-    return (native.serves(x) or triton.serves(x)) and not _transformed()
-
-
-@constant
-def _transformed() -> bool:
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
-def _plain(*tensors: Tensor | None) -> bool:
-    """Whether these are tensors with memory of their own, and nobody listens to what is done with them."""
-    kinds = (Tensor, torch.nn.Parameter, type(None))
-    return all(type(t) in kinds for t in tensors) and torch._C._len_torch_dispatch_stack() == 0
+    """Whether a fused kernel takes x. Without one, the formula in torch operations does the same and fuses better."""
+    return (native.serves(x) or triton.serves(x)) and not transformed()
 
 
 def _path(x: Tensor) -> ModuleType:
@@ -192,7 +174,7 @@ class _EagerActivation(torch.autograd.Function):
         """As the registered one, which has a gradient in its turn, and takes several at once, where that is asked."""
         (g,), scale = grad_outputs, ctx.scale
         x, p, seed = ctx.saved_tensors
-        if torch.is_grad_enabled() or torch._C._dispatch_keys(g).has(_BATCHED):
+        if torch.is_grad_enabled() or batched(g):
             gx, gp = _activation_backward(g, x, p, _tensor(scale, x), seed, *_encode(ctx.scheme, ctx.pair))
         elif ctx.leave is not None and _path(x) is triton:
             gx, gp = triton.backward(g, x, p, scale, seed, ctx.scheme, ctx.pair, summed=False)

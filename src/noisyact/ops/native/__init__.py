@@ -11,7 +11,7 @@ from typing import Any
 
 from noisyact.ops.native.build import levels, library_path
 
-__all__ = ["function", "library", "status"]
+__all__ = ["function", "library", "loaded", "status"]
 
 
 @functools.cache
@@ -55,6 +55,14 @@ def library() -> ctypes.CDLL | None:
     return _load()[0]
 
 
+def loaded() -> ctypes.CDLL:
+    """The library, where its presence has been looked at before; an error that says why there is none, if there is."""
+    found = library()
+    if found is None:
+        raise RuntimeError(f"there are no C kernels: {status()}")
+    return found
+
+
 def status() -> str:
     """Which kernels are in use on the CPU, and why."""
     return _load()[1]
@@ -63,10 +71,6 @@ def status() -> str:
 @functools.cache
 def function(name: str, addresses: int) -> Any:
     """A function of the library that takes addresses (64-bit numbers pass as such), then the number of threads."""
-    loaded, why = _load()
-    if loaded is None:
-        raise RuntimeError(f"there are no C kernels: {why}")
-    found = getattr(loaded, name)
+    found = getattr(loaded(), name)
     found.argtypes = [ctypes.c_void_p] * addresses + [ctypes.c_int]
-    found.restype = None
     return found

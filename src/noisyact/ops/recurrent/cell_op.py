@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.recurrent import native
+from noisyact.ops.recurrent.checks import check_backward, check_cell
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton import on
@@ -30,12 +32,14 @@ def cell(
 
     Returns: the new h, and the new c (of no rows except for the LSTM).
     """
+    noise = noise.kept() if torch.is_grad_enabled() else noise
     tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed, noise.state_scale, noise.gate_scale)
-    if not torch.compiler.is_compiling():
+    if not traced():
         if leave is None and has_torch_function((a,)):
             return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
-        if a.device.type == "cuda" or leave is not None:
+        if (a.device.type == "cuda" or leave is not None) and plain(*tensors):
             # The same, called without the dispatcher, which takes longer than the GPU does.
+            check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=tensors[2], c=c)
             if torch.is_grad_enabled():
                 return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
             return _forward(*tensors, kind, noise)[:2]
@@ -54,10 +58,10 @@ def _forward(
         a, recurrent, h, c, p = (None if t is None else t.detach().contiguous() for t in (a, recurrent, h, c, p))  # pyright: ignore[reportAssignmentType]
         with on(a.device):
             return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise)
-    call = _call(a, p, seed, kind, noise)
+    call = _call(a, seed, kind, noise)
     gates = a.detach().clone(memory_format=torch.contiguous_format)
     product, h, c = (None if t is None else contiguous(t) for t in (recurrent, h, c))
-    new_h, extra = native.cell_forward(call, gates, product, h, c)
+    new_h, extra = native.cell_forward(call, gates, product, h, c, p)
     return new_h, extra, gates
 
 
@@ -72,10 +76,10 @@ def _backward(
         dh, dc, h, c, p = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p))  # pyright: ignore[reportAssignmentType]
         with on(gates.device):
             return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
-    call = _call(gates, p, seed, kind, noise)
+    call = _call(gates, seed, kind, noise)
     carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
     h, c = (None if t is None else contiguous(t) for t in (h, c))
-    dgates, dp = native.cell_backward(call, gates, extra, h, c, contiguous(dh), carry)
+    dgates, dp = native.cell_backward(call, gates, extra, h, c, p, contiguous(dh), carry)
     if kind != "gru":
         return dgates, None, dp, carry
     hidden = carry.shape[1]  # r, z, n through the recurrent product, n through the input
@@ -83,8 +87,8 @@ def _backward(
     return da, dgates[:, : 3 * hidden], dp, carry
 
 
-def _call(a: Tensor, p: Tensor | None, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
-    return Call(kind, noise, seed, p, None, a.shape[1] // GATES[kind], [a.shape[0]])
+def _call(a: Tensor, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
+    return Call(kind, noise, seed, a.shape[1] // GATES[kind], [a.shape[0]])
 
 
 class _EagerCell(torch.autograd.Function):
@@ -102,8 +106,7 @@ class _EagerCell(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """The registered gradient; the kernels have no second one."""
-        if torch.is_grad_enabled():
-            raise RuntimeError("a second derivative of a recurrent cell needs backend='reference'")
+        check_backward("cell", grad_outputs)
         dh, dextra = grad_outputs
         extra, gates, h, c, p, seed = ctx.saved_tensors
         dh = torch.zeros_like(extra) if dh is None else dh
@@ -136,6 +139,7 @@ def _cell(
     state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
+    check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
     new_h, extra, gates = _forward(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, noise)
     return new_h, extra, gates.clone() if gates.data_ptr() == a.data_ptr() else gates
 
@@ -152,6 +156,7 @@ def _cell_backward(
     seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
+    check_cell(kind, gates, p, seed, noise, h=h, c=c, dh=dh, dc=dc, extra=extra)
     da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
     return da, gates.new_empty(0) if dq is None else dq.contiguous(), dp.sum(0), carry
 

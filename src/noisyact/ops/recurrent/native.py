@@ -14,6 +14,7 @@ from torch import Tensor
 
 from noisyact.ops import native
 from noisyact.ops.native.unit import Unit
+from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.pairs import HardPair
 
@@ -55,19 +56,22 @@ class _Layer(ctypes.Structure):
 @functools.lru_cache(maxsize=64)
 def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
     """How many rows there are, and the rows and the first row of each step as C arrays."""
+    check_sizes(sizes)
     array = ctypes.c_int64 * len(sizes)
     return sum(sizes), array(*sizes), array(*itertools.accumulate(sizes[:-1], initial=0))
 
 
 @dataclasses.dataclass
 class Call:
-    """What a call needs beside its tensors. The structure holds addresses: keep this object while C uses it."""
+    """The settings of a call. Numbers are read here, once: backward uses the seed and the scales of the forward pass.
+
+    It holds no address of a tensor. Storage may be replaced between forward and backward, so each function below takes
+    the tensors that it needs.
+    """
 
     kind: str
     noise: CellNoise
     seed: Tensor | None
-    p: Tensor | None
-    bias: Tensor | None
     hidden: int
     sizes: Sequence[int]
     """Rows at each step."""
@@ -77,10 +81,9 @@ class Call:
 
     def __post_init__(self) -> None:
         state_pair, gate_pair = self.noise.state_pair(self.kind), self.noise.gate_pair()
-        assert isinstance(state_pair, HardPair)
-        assert isinstance(gate_pair, HardPair)
+        if not (isinstance(state_pair, HardPair) and isinstance(gate_pair, HardPair)):
+            raise ValueError("hard=False: the C kernel has the hard functions alone")
         self.gates, self.nonlinearities = GATES[self.kind], NONLINEARITIES[self.kind]
-        self.filled_p = torch.ones(self.nonlinearities * self.hidden) if self.p is None else contiguous(self.p)
         self.batch = self.sizes[0]
         self.rows, self._sizes, self._offsets = _steps(tuple(self.sizes))
         drawn = self.seed is not None
@@ -93,8 +96,6 @@ class Call:
                 Unit.of(self.noise.state, state_pair, float(self.noise.state_scale), drawn),
                 0 if self.seed is None else int(self.seed),
                 self.hidden,
-                self.filled_p.data_ptr(),
-                None if self.bias is None else self.bias.data_ptr(),
             ),
             self.reverse,
             len(self.sizes),
@@ -117,25 +118,33 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32).contiguous()
 
 
+def _p(call: Call, p: Tensor | None) -> Tensor:
+    """p as C takes it; ones stand for None."""
+    return torch.ones(call.nonlinearities * call.hidden) if p is None else contiguous(p)
+
+
 @functools.cache
 def _function(name: str, arguments: int) -> Any:
     """A function of the library that takes the layer, addresses (64-bit numbers pass as such), and the threads."""
-    function = getattr(native.library(), name)
+    function = getattr(native.loaded(), name)
     function.argtypes = [ctypes.c_void_p] * (1 + arguments) + [ctypes.c_int]
     function.restype = None
     return function
 
 
-def _run(name: str, call: Call, *arguments: Tensor | int | None) -> None:
+def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *arguments: Tensor | int | None) -> None:
+    # A structure for this run alone: two backward passes over one call may run in two threads.
+    structure = _Layer.from_buffer_copy(call.structure)
+    structure.cell.p = p.data_ptr()
+    structure.cell.bias = None if candidate_bias is None else candidate_bias.data_ptr()
     passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-    _function(name, len(passed))(ctypes.addressof(call.structure), *passed, torch.get_num_threads())
+    _function(name, len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads())
 
 
 @functools.lru_cache(maxsize=256)
 def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
     """Whether the input is projected step by step, and the floats that W_hh and W_ih take when packed."""
-    library, layer = native.library(), _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden))
-    assert library is not None
+    library, layer = native.loaded(), _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden))
     library.noisyact_recurrent_packed_size.restype = ctypes.c_int64
     room = [library.noisyact_recurrent_packed_size(ctypes.byref(layer), ctypes.c_int64(n)) for n in (hidden, size)]
     together = bool(library.noisyact_recurrent_together(ctypes.byref(layer), ctypes.c_int64(size)))
@@ -143,8 +152,8 @@ def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
 
 
 def layer_forward(
-    call: Call, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, h0: Tensor | None,
-    c0: Tensor | None,
+    call: Call, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None,
+    h0: Tensor | None, c0: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Run the layer over x, [rows, input]; every tensor contiguous. First states of None are zeros.
 
@@ -160,51 +169,53 @@ def layer_forward(
         extra = torch.zeros(call.batch, call.hidden) if c0 is None else c0.clone()
     gates = torch.empty(call.rows if call.keep or not together else 0, call.gates * call.hidden)
     packed = torch.empty(room_hh + room_ih if together else room_hh)
-    _run("noisyact_recurrent_forward", call, x, size, w_ih, w_hh, b_ih, b_hh, packed, gates, extra, h, h0, c0)
+    candidate_bias = b_hh[2 * call.hidden :] if call.kind == "gru" and b_hh is not None else None
+    _run(
+        "noisyact_recurrent_forward", call, _p(call, p), candidate_bias, x, size, w_ih, w_hh, b_ih, b_hh, packed, gates,
+        extra, h, h0, c0,
+    )  # fmt: skip
     return h, gates, extra
 
 
 def layer_backward(
-    call: Call, gates: Tensor, extra: Tensor, h: Tensor, w_hh: Tensor, h0: Tensor | None, c0: Tensor | None,
-    dh: Tensor, carry: Tensor, wants_h0: bool,
+    call: Call, gates: Tensor, extra: Tensor, h: Tensor, w_hh: Tensor, p: Tensor | None, h0: Tensor | None,
+    c0: Tensor | None, dh: Tensor, carry: Tensor, wants_h0: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients: of the pre-activations, their sum over all rows, of p, of h0 through the weights. `carry` changes."""
     dgates = torch.empty(call.rows, call.width)
     dh0 = torch.empty(call.batch, call.hidden) if wants_h0 else None
     sums = torch.empty(call.nonlinearities * call.hidden + call.width)
     packed = torch.empty(_plan(call.kind, call.hidden, 0)[1])
-    _run("noisyact_recurrent_backward", call, w_hh, packed, gates, extra, h, h0, c0, dh, carry, dgates, sums, dh0)
+    _run(
+        "noisyact_recurrent_backward", call, _p(call, p), None, w_hh, packed, gates, extra, h, h0, c0, dh, carry,
+        dgates, sums, dh0,
+    )  # fmt: skip
     dp, db = sums.split([call.nonlinearities * call.hidden, call.width])
     return dgates, db, dp, dh0
 
 
 def cell_forward(
-    call: Call, gates: Tensor, product: Tensor | None, h: Tensor | None, c: Tensor | None
+    call: Call, gates: Tensor, product: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """One step whose products are done. Returns the new h, and the LSTM's new c or the GRU's recurrent part."""
     new_h = torch.empty(call.batch, call.hidden)
     extra = torch.zeros(call.batch, call.hidden)  # an RNN writes nothing here, and torch compares what it returns
     _run(
-        "noisyact_cell_forward",
-        call,
-        gates,
-        product,
-        new_h if h is None else h,
-        new_h if c is None else c,
-        extra,
-        new_h,
-    )
+        "noisyact_cell_forward", call, _p(call, p), None, gates, product, new_h if h is None else h,
+        new_h if c is None else c, extra, new_h,
+    )  # fmt: skip
     return new_h, extra
 
 
 def cell_backward(
-    call: Call, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None, dh: Tensor, carry: Tensor
-) -> tuple[Tensor, Tensor]:
+    call: Call, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None, dh: Tensor,
+    carry: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of the pre-activations, and of p from each row; `carry` is changed as in the layer."""
     dgates = torch.empty(call.batch, call.width)
     partial = torch.zeros(call.batch, call.nonlinearities * call.hidden)
     _run(
-        "noisyact_cell_backward", call, gates, carry if h is None else h, carry if c is None else c, extra, dh, carry,
-        dgates, partial,
+        "noisyact_cell_backward", call, _p(call, p), None, gates, carry if h is None else h, carry if c is None else c,
+        extra, dh, carry, dgates, partial,
     )  # fmt: skip
     return dgates, partial

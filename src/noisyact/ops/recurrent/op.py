@@ -1,7 +1,7 @@
 """The recurrent layer on a CPU as a torch operation: noise comes in as a seed, gradients by the kernels.
 
-One layer in one direction is one operation, the whole time loop inside: torch.compile compiles around it. The big
-products (the input's part, the gradients of weights and of the input) are torch's, over all steps at once.
+One layer in one direction is one operation, the whole time loop inside: torch.compile compiles around it. The large
+products (the input's part, the gradients of weights and of the input) run over all steps at once, in C too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.product import product
 from noisyact.ops.recurrent import native
+from noisyact.ops.recurrent.checks import MisfitError, check_backward, check_layer, check_rows
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
@@ -52,25 +54,17 @@ def layer(
     Returns: every h, the last h, and the last c (of no rows except for the LSTM).
     """
     hidden = w_hh.shape[1]
-    if torch.compiler.is_compiling():
+    if traced() or not plain(x, h, c, w_ih, w_hh, b_ih, b_hh, p):
         if h is None:
             h = x.new_zeros(sizes[0], hidden)
             c = h if kind == "lstm" else None
         rows = torch.tensor(sizes, dtype=torch.int64)
-        return _layer(x, rows, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise), reverse)[:3]
-    call = _call(kind, hidden, sizes, b_hh, p, seed, noise, reverse, keep=torch.is_grad_enabled())
-    tensors = (x, h, c, w_ih, w_hh, b_ih, b_hh)
+        return _layer(x, rows, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *_text(noise.kept()), reverse)[:3]
+    call = Call(kind, noise, seed, hidden, sizes, reverse, keep=torch.is_grad_enabled())
+    tensors = (x, h, c, w_ih, w_hh, b_ih, b_hh, p)
     if call.keep:  # the same, called without the dispatcher, which takes its time
-        return _EagerLayer.apply(call, *tensors, p)  # pyright: ignore[reportReturnType]
+        return _EagerLayer.apply(call, *tensors)  # pyright: ignore[reportReturnType]
     return _forward(call, *tensors)[:3]
-
-
-def _call(
-    kind: str, hidden: int, sizes: Sequence[int], b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, reverse: bool, keep: bool = True,
-) -> Call:  # fmt: skip
-    candidate_bias = contiguous(b_hh[2 * hidden :]) if kind == "gru" and b_hh is not None else None
-    return Call(kind, noise, seed, p, candidate_bias, hidden, sizes, reverse, keep)
 
 
 def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
@@ -113,12 +107,15 @@ def _layer(
     gate_scale: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     noise = _noise(state, gate, state_scale, gate_scale)
-    call = _call(kind, w_hh.shape[1], sizes.tolist(), b_hh, p, seed, noise, reverse)
-    return _forward(call, x, h0, c0, w_ih, w_hh, b_ih, b_hh)
+    call = Call(kind, noise, seed, w_hh.shape[1], sizes.tolist(), reverse)
+    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    check_rows(x, call.rows)
+    check_layer(kind, x, x.shape[1], call.batch, h0, c0, weights, p, seed, noise)
+    return _forward(call, x, h0, c0, w_ih, w_hh, b_ih, b_hh, p)
 
 
 def _forward(call: Call, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The first h and c, the weights and the biases follow x. All h, the last h and c, and what backward needs."""
+    """The first h and c, the weights, the biases and p follow x. All h, the last h and c, and what backward needs."""
     h0, c0, *weights = (None if t is None else contiguous(t) for t in others)
     h, gates, extra = native.layer_forward(call, contiguous(x), *weights, h0, c0)  # pyright: ignore
     last = _last_rows(call.sizes, call.reverse)
@@ -148,15 +145,32 @@ def _layer_backward(
     reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip
     noise = _noise(state, gate, state_scale, gate_scale)
-    call = _call(kind, w_hh.shape[1], sizes.tolist(), b_hh, p, seed, noise, reverse)
-    gradients = _backward(call, dh, dh_n, dc_n, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)
+    call = Call(kind, noise, seed, w_hh.shape[1], sizes.tolist(), reverse)
+    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": None, "b_hh": b_hh, "w_hr": None}
+    check_rows(x, call.rows)
+    check_layer(kind, x, x.shape[1], call.batch, h0, c0, weights, p, seed, noise)
+    _check_kept(call, dh, dh_n, dc_n, h, gates, extra)
+    gradients = _backward(call, dh, dh_n, dc_n, h, gates, extra, x, h0, c0, w_ih, w_hh, p, wants_x, wants_h0)
     # What an operator returns may share no memory.
     return [x.new_empty(0) if g is None else g.clone() if g._is_view() else g for g in gradients]
 
 
+def _check_kept(call: Call, *tensors: Tensor | None) -> None:
+    """Raise an error unless the gradients, and what the forward pass has kept, are of its sizes."""
+    rows, batch, hidden, gates = call.rows, call.batch, call.hidden, call.gates
+    wanted = {
+        "dh": (rows, hidden), "dh_n": (batch, hidden), "dc_n": (batch if call.kind == "lstm" else 0, hidden),
+        "h": (rows, hidden), "gates": (rows, gates * hidden), "extra": (rows if gates > 1 else 0, hidden),
+    }  # fmt: skip
+    for tensor, (name, shape) in zip(tensors, wanted.items(), strict=True):
+        if tensor is not None and (tensor.shape != shape or tensor.device.type != "cpu"):
+            raise MisfitError(f"{name} must be of shape {shape} on a CPU, not {tuple(tensor.shape)} on {tensor.device}")
+
+
 def _backward(
     call: Call, dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor,
-    x: Tensor, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, wants_x: bool, wants_h0: bool,
+    x: Tensor, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, p: Tensor | None, wants_x: bool,
+    wants_h0: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, h0, c0, both weights, both biases and p."""
     kind, hidden = call.kind, call.hidden
@@ -166,7 +180,7 @@ def _backward(
         dh[_last_rows(call.sizes, call.reverse)] += dh_n
     carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else contiguous(dc_n).clone()
     h0, c0 = (None if t is None else contiguous(t) for t in (h0, c0))
-    dgates, db, dp, dh0 = native.layer_backward(call, gates, extra, h, contiguous(w_hh), h0, c0, dh, carry, wants_h0)
+    dgates, db, dp, dh0 = native.layer_backward(call, gates, extra, h, contiguous(w_hh), p, h0, c0, dh, carry, wants_h0)
     recurrent_side = dgates[:, : 3 * hidden] if kind == "gru" else dgates
     dw_hh = _recurrent_weights(recurrent_side, h, h0, call.sizes, call.reverse)
     if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
@@ -238,7 +252,7 @@ class _EagerLayer(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: Any) -> Any:
         """What the operation computes, and all that its backward keeps."""
         x, h0, c0, w_ih, w_hh, _, b_hh, p = tensors
-        h, h_n, c_n, gates, extra = _forward(call, *tensors[:-1])
+        h, h_n, c_n, gates, extra = _forward(call, *tensors)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p)
         ctx.call = call
@@ -247,9 +261,8 @@ class _EagerLayer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """The registered gradient; the kernels have no second one."""
-        if torch.is_grad_enabled():
-            raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
+        check_backward("layer", grad_outputs)
         h, gates, extra, x, h0, c0, w_ih, w_hh, b_hh, p = ctx.saved_tensors
         _, wants_x, wants_h0, *_ = ctx.needs_input_grad
-        gradients = _backward(ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, wants_x, wants_h0)  # pyright: ignore[reportCallIssue]
+        gradients = _backward(ctx.call, *grad_outputs, h, gates, extra, x, h0, c0, w_ih, w_hh, p, wants_x, wants_h0)  # pyright: ignore[reportCallIssue]
         return None, *_where_asked(gradients, wants_x, wants_h0, c0, b_hh, p)

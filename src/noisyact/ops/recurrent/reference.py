@@ -46,6 +46,12 @@ class CellNoise:
     gate_scale: Tensor
     hard: bool = True
 
+    def kept(self) -> CellNoise:
+        """The same with scales of its own: backward has those of the forward pass, whatever is set in between."""
+        state = self.state_scale.clone()
+        gate = state if self.gate_scale is self.state_scale else self.gate_scale.clone()
+        return CellNoise(self.state, self.gate, state, gate, self.hard)
+
     def state_pair(self, kind: str) -> HardPair | Pair:
         """h and u of the tanh, or of the ReLU in a ReLU network."""
         if kind == "rnn_relu":

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from noisyact.ops.recurrent.checks import check_backward, check_sizes
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.ops.triton import on
@@ -56,6 +57,7 @@ def layers(
     """
     batch = sizes[0]
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, x.device)
+    noise = noise.kept() if torch.is_grad_enabled() else noise
     call = Call(kind, noise, seeds, len(sizes), batch, offsets, before, reverse)
     flat = [tensor for layer in weights for tensor in layer]
     if torch.is_grad_enabled():
@@ -66,6 +68,7 @@ def layers(
 @functools.lru_cache(maxsize=8)
 def packed_rows(sizes: tuple[int, ...], reverse: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where each step's rows begin, int32; and for each row that of the h before it in ``[every h; the first h]``."""
+    check_sizes(sizes)
     size = torch.tensor(sizes)
     offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])
     step = torch.repeat_interleave(torch.arange(len(sizes)), size)
@@ -195,21 +198,20 @@ class _EagerLayers(torch.autograd.Function):
         """What the layers compute, and all that their backward keeps."""
         y, h_n, c_n, kept = forward(call, x, h0, c0, flat, True)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(h0, c0, *flat[::_TENSORS], *flat[1::_TENSORS], *flat[4::_TENSORS], *kept)
+        ctx.save_for_backward(h0, c0, *flat[::_TENSORS], *flat[1::_TENSORS], *flat[4::_TENSORS], *call.seeds, *kept)
         ctx.call, ctx.form = call, x.shape
         return y, h_n, c_n
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """By the kernels, which have no second derivative."""
-        if torch.is_grad_enabled():
-            raise RuntimeError("a second derivative of a recurrent layer needs backend='reference'")
+        check_backward("layer", grad_outputs)
         _, wants_x, wants_h0, wants_c0, *wants = ctx.needs_input_grad
         h0, c0, *saved = ctx.saved_tensors
         n = len(wants) // _TENSORS
         dy, dh_n, dc_n = grad_outputs
         dx, dh0, dc0, gradients = backward(
-            ctx.call, dy, dh_n, dc_n, h0, c0, saved[:n], saved[n : 2 * n], saved[2 * n : 3 * n], saved[3 * n :],
+            ctx.call, dy, dh_n, dc_n, h0, c0, saved[:n], saved[n : 2 * n], saved[2 * n : 3 * n], saved[4 * n :],
             wants_x, wants_h0 or wants_c0, any(wants[::_TENSORS] + wants[1::_TENSORS]),
         )  # fmt: skip
         if dx is not None and len(ctx.form) == 3:

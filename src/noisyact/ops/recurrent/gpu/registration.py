@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows
 from noisyact.ops.recurrent.gpu.op import Call, backward, forward, packed_rows
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
@@ -24,7 +25,7 @@ def layer(
 
     Returns: every h, the last h, and the last c (of no rows except for the LSTM).
     """
-    steps, batch = len(sizes), sizes[0]
+    steps, batch, noise = len(sizes), sizes[0], noise.kept()
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, x.device)
     tensors = (x, offsets, before, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, noise.state_scale, noise.gate_scale)
     texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
@@ -47,11 +48,30 @@ def _layer(
     gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool, steps: int, batch: int, reverse: bool, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
+    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    _check_rows(x, offsets, before, steps, batch)
+    check_layer(kind, x, x.shape[1], batch, h0, c0, weights, p, seed, noise)
     call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
     h0, c0 = _one_layers(h0, c0)
     y, h_n, c_n, kept = forward(call, x, h0, c0, (w_ih, w_hh, b_ih, b_hh, p), keep)
     last_c = x.new_empty(0, h_n.shape[2]) if c_n is None else c_n[0]
     return y, h_n[0], last_c, kept[2] if keep else x.new_empty(0), kept[3]
+
+
+def _check_rows(x: Tensor, offsets: Tensor | None, before: Tensor | None, steps: int, batch: int) -> int:
+    """How many rows there are, if x has them and the places of packed rows are as :func:`packed_rows` makes them."""
+    check_rows(x, steps * batch if offsets is None else x.shape[0])
+    if offsets is None or before is None:
+        return x.shape[0]
+    for name, tensor, shape, dtype in (
+        ("offsets", offsets, (steps + 1,), torch.int32), ("before", before, (x.shape[0],), torch.int64),
+    ):  # fmt: skip
+        if tensor.shape != shape or tensor.dtype != dtype or tensor.device != x.device:
+            raise MisfitError(
+                f"{name} must be {dtype} of shape {shape} on {x.device}, not {tensor.dtype} of shape "
+                f"{tuple(tensor.shape)} on {tensor.device}"
+            )
+    return x.shape[0]
 
 
 def _one_layers(*states: Tensor | None) -> list[Tensor | None]:
@@ -79,6 +99,17 @@ def _layer_backward(
     hard: bool, steps: int, batch: int, reverse: bool, wants_x: bool, wants_h0: bool, wants_weights: bool,
 ) -> list[Tensor]:  # fmt: skip
     noise = _noise(state, gate, hard, state_scale, gate_scale)
+    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": None, "b_hh": None, "w_hr": None}
+    rows, hidden = _check_rows(x, offsets, before, steps, batch), w_hh.shape[1]
+    check_layer(kind, x, x.shape[1], batch, h0, c0, weights, p, seed, noise)
+    for name, tensor, shape in (
+        ("dy", dy, (rows, hidden)), ("dh_n", dh_n, (batch, hidden)), ("dc_n", dc_n, (batch, hidden)),
+        ("y", y, (rows, hidden)), ("a", a, (rows, w_hh.shape[0])), ("extra", extra, (extra.shape[0], hidden)),
+    ):  # fmt: skip
+        if tensor is not None and tensor.numel() and (tensor.shape != shape or tensor.device != x.device):
+            raise MisfitError(
+                f"{name} must be of shape {shape} on {x.device}, not {tuple(tensor.shape)} on {tensor.device}"
+            )
     call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
     dh_n, dc_n, h0, c0 = _one_layers(dh_n, dc_n, h0, c0)
     dx, dh0, dc0, rest = backward(

@@ -1,0 +1,136 @@
+"""What the tensors of a recurrent layer or cell must be, checked before a kernel is given their addresses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.dispatch import batched
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+
+__all__ = ["MisfitError", "check_backward", "check_cell", "check_layer", "check_rows", "check_sizes"]
+
+
+class MisfitError(ValueError, RuntimeError):
+    """A tensor whose shape, dtype or device does not fit the others.
+
+    torch raises ValueError in some such cases and RuntimeError in others. This is both, so that code written for either
+    catches it.
+
+    >>> issubclass(MisfitError, ValueError) and issubclass(MisfitError, RuntimeError)
+    True
+    """
+
+
+def check_layer(
+    kind: str, like: Tensor, width: int, batch: int, h: Tensor | None, c: Tensor | None,
+    weights: dict[str, Tensor | None], p: Tensor | None, seed: Tensor | None, noise: CellNoise,
+) -> int:  # fmt: skip
+    """Raise an error that names the tensor, unless all tensors of one layer in one direction fit each other.
+
+    Args:
+        like: has the device and the dtype of the layer's input.
+        width: of the layer's input.
+        batch: rows at the first step.
+        h: [batch, H or projection].
+        c: [batch, H].
+        weights: w_ih, w_hh, b_ih, b_hh and w_hr, by name; the last three may be None.
+        p: of one element for each nonlinearity of each unit.
+        seed: one int64.
+        noise: its scales have one element each.
+
+    Returns: the width of the layer's output.
+    """
+    w_ih, w_hh, w_hr = weights["w_ih"], weights["w_hh"], weights["w_hr"]
+    if w_ih is None or w_hh is None:
+        raise ValueError(f"{'w_ih' if w_ih is None else 'w_hh'} is None: a layer needs both weights")
+    if w_hh.dim() != 2:
+        raise MisfitError(f"w_hh must be 2-D, not of shape {tuple(w_hh.shape)}")
+    device, dtype, output = like.device, like.dtype, w_hh.shape[1]
+    hidden = output if w_hr is None else w_hr.shape[-1]
+    wide = GATES[kind] * hidden
+    wanted = (
+        ("w_ih", w_ih, (wide, width)), ("w_hh", w_hh, (wide, output)), ("b_ih", weights["b_ih"], (wide,)),
+        ("b_hh", weights["b_hh"], (wide,)), ("w_hr", w_hr, (output, hidden)), ("h", h, (batch, output)),
+        ("c", c, (batch, hidden)),
+    )  # fmt: skip
+    for name, tensor, shape in wanted:
+        if tensor is not None and (tensor.shape != shape or tensor.device != device or tensor.dtype != dtype):
+            raise _misfit(name, tensor, shape, device, dtype)
+    _check_noise(kind, hidden, p, seed, noise, device)
+    return output
+
+
+_NEEDED = {"lstm": ("c",), "gru": ("recurrent", "h")}
+
+
+def check_cell(
+    kind: str, a: Tensor, p: Tensor | None, seed: Tensor | None, noise: CellNoise, **others: Tensor | None
+) -> None:
+    """The same for one step of a cell, whose products are done. :func:`reference.cell` has the shapes.
+
+    Args:
+        others: the tensors of the step by name: `recurrent` of a's shape, all others [batch, H].
+    """
+    gates, device, dtype = GATES[kind], a.device, a.dtype
+    if a.dim() != 2 or a.shape[1] % gates:
+        raise MisfitError(f"the pre-activations must be [batch, {gates} H], not of shape {tuple(a.shape)}")
+    batch, hidden = a.shape[0], a.shape[1] // gates
+    for name, tensor in others.items():
+        shape = (batch, a.shape[1] if name == "recurrent" else hidden)
+        if tensor is not None and (tensor.shape != shape or tensor.device != device or tensor.dtype != dtype):
+            raise _misfit(name, tensor, shape, device, dtype)
+        if tensor is None and name in _NEEDED.get(kind, ()):
+            raise ValueError(f"{name} is None: a cell of kind {kind!r} needs it")
+    _check_noise(kind, hidden, p, seed, noise, device)
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Raise a ValueError unless the rows at each step are as a PackedSequence has them: none negative, never rising."""
+    if not sizes or min(sizes) < 0 or any(now > before for before, now in itertools.pairwise(sizes)):
+        raise ValueError(
+            f"batch sizes must be given, be at least 0 and never rise from a step to the next, not {list(sizes)[:20]}"
+        )
+
+
+def check_rows(x: Tensor, rows: int) -> None:
+    """Raise an error unless x is [rows, input]."""
+    if x.dim() != 2 or x.shape[0] != rows:
+        raise MisfitError(f"the input must have {rows} rows, as many as its batch sizes sum to, not {tuple(x.shape)}")
+
+
+def check_backward(what: str, gradients: Sequence[Tensor | None]) -> None:
+    """Raise an error that names the way out where backward is asked for what the kernels have not."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(f"a second derivative of a recurrent {what} needs backend='reference'")
+    if batched(*gradients):
+        raise RuntimeError(
+            f"several gradients of a recurrent {what} at once (vmap, is_grads_batched) need backend='reference'"
+        )
+
+
+def _check_noise(
+    kind: str, hidden: int, p: Tensor | None, seed: Tensor | None, noise: CellNoise, device: torch.device
+) -> None:
+    count = NONLINEARITIES[kind] * hidden
+    if p is not None and (p.numel() != count or p.device != device or not p.is_floating_point()):
+        raise _misfit(
+            "p", p, (count,), device, f"floating point, {count} elements ({NONLINEARITIES[kind]} for each unit)"
+        )
+    if seed is not None and (seed.numel() != 1 or seed.dtype != torch.int64 or seed.device != device):
+        raise _misfit("seed", seed, (), device, torch.int64)
+    scale, other = noise.state_scale, noise.gate_scale
+    for one in (scale,) if scale is other else (scale, other):
+        if one.numel() != 1 or one.device != device or not one.is_floating_point():
+            raise _misfit("the noise scale", one, (), device, "floating point")
+
+
+def _misfit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, dtype: Any) -> MisfitError:
+    return MisfitError(
+        f"{name} must be of shape {shape} and {dtype} on {device}, as the input is, not of shape "
+        f"{tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}"
+    )
