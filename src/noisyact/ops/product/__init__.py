@@ -14,7 +14,7 @@ __all__ = ["product"]
 
 
 _PRODUCT = struct.Struct("=4Q7q")
-"""`product` in native.c: the addresses of left, right, bias and out; rows, columns, depth; both strides of both factors.
+"""`product` in native.c: the addresses of left, right, bias and out; rows, columns, depth; both strides of each factor.
 
 A ctypes.Structure takes longer to fill in than a small product takes."""
 
