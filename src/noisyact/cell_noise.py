@@ -104,7 +104,7 @@ def fresh_seeds(drawn: bool, like: Tensor, count: int) -> Sequence[Tensor | None
 
 def reset_recurrent(module: nn.Module, hidden: int) -> None:
     """Initialise a layer or cell: the weights as torch does, the noise as the paper does."""
-    bound = 1.0 / math.sqrt(hidden)
+    bound = 1.0 / math.sqrt(hidden) if hidden > 0 else 0.0  # torch has cells of no units
     for name, parameter in module.named_parameters():
         if not name.startswith("noise."):
             nn.init.uniform_(parameter, -bound, bound)

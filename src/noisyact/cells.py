@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from noisyact import backends
 from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.ops.recurrent.checks import MisfitError
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 from noisyact.schemes import NAH, Scheme
 from noisyact.sequences import run_cell
@@ -40,20 +41,20 @@ class NoisyCell(nn.RNNCellBase):
                 f"{name}: input must be a floating-point tensor, not {getattr(x, 'dtype', type(x).__name__)}"
             )
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
-            raise ValueError(f"{name}: input must end in {self.input_size} and be 1-D or 2-D, not {tuple(x.shape)}")
+            raise MisfitError(f"{name}: input must end in {self.input_size} and be 1-D or 2-D, not {tuple(x.shape)}")
         shape = (*x.shape[:-1], self.hidden_size)
         for given, what in ((h, "h"), (c, "c")):
             if given is not None and given.shape != shape:
-                raise ValueError(f"{name}: {what} must be of shape {shape}, not {tuple(given.shape)}")
+                raise MisfitError(f"{name}: {what} must be of shape {shape}, not {tuple(given.shape)}")
         count = NONLINEARITIES[self.kind]
         if xi is not None and xi.shape != (*x.shape[:-1], count, self.hidden_size):
             raise ValueError(
                 f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
             )
-        rows = x.reshape(-1, self.input_size)
-        h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), -1)
+        rows = x if x.dim() == 2 else x.unsqueeze(0)
+        h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), self.hidden_size)
         if self.kind == "lstm":
-            c = rows.new_zeros(h.shape) if c is None else c.reshape(len(rows), -1)
+            c = rows.new_zeros(h.shape) if c is None else c.reshape(h.shape)
         noise, drawn = noise_in_force(self.noise, self.training, self.hard, rows)
         if not drawn:
             xi = None
@@ -65,7 +66,7 @@ class NoisyCell(nn.RNNCellBase):
             self.kind, a if separate else a + q, q if separate else None, h, c,
             None if self.noise is None else self.noise.all_p(1)[0], noise,
             seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
-            xi=None if xi is None else xi.reshape(len(rows), count, -1), backend=self.backend,
+            xi=None if xi is None else xi.reshape(len(rows), count, self.hidden_size), backend=self.backend,
         )  # fmt: skip
         return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)
 
@@ -104,8 +105,7 @@ class NoisyLSTMCell(NoisyCell):
         """The new h and c. xi: [batch, 5, H], in the order i, f, g, o and the tanh of c, instead of a draw."""
         h, c = (None, None) if hx is None else hx
         new_h, new_c = self._step(input, h, c, xi)
-        assert new_c is not None
-        return new_h, new_c
+        return new_h, new_c  # pyright: ignore[reportReturnType]
 
 
 class NoisyGRUCell(NoisyCell):
@@ -144,7 +144,7 @@ class NoisyRNNCell(NoisyCell):
         eval_noise: str = "expectation", backend: str = "auto",
     ) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"nonlinearity={nonlinearity!r}: allowed are 'tanh', 'relu'")
+            raise ValueError(f"Unknown nonlinearity: nonlinearity={nonlinearity!r}, allowed are 'tanh', 'relu'")
         kind = f"rnn_{nonlinearity}"
         super().__init__(kind, input_size, hidden_size, bias, device, dtype, noise, None, hard, eval_noise, backend)
         self.nonlinearity = nonlinearity

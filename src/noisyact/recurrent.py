@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from noisyact import backends
 from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.ops.dispatch import tracing, transformed
 from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.reference import CellNoise
 from noisyact.schemes import NAH, Scheme
@@ -32,6 +33,8 @@ class NoisyRecurrent(nn.RNNBase):
         gate_noise: Scheme | str | None, hard: bool, eval_noise: str, backend: str,
     ) -> None:  # fmt: skip
         self.backend = backends.check(backend)
+        if proj_size and mode != "LSTM":
+            raise ValueError(f"proj_size={proj_size}: proj_size argument is only supported for LSTM, not RNN or GRU")
         super().__init__(
             mode, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device,
             dtype,
@@ -69,15 +72,18 @@ class NoisyRecurrent(nn.RNNBase):
             )
         h, c = self._first_state(x, sizes, hx, packed)
         noise = self.noise
-        if self.backend == "auto" and not self.hard and noise is None:
+        if self.backend == "auto" and not self.hard and noise is None and not transformed():
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
+            x = _of_these_sizes(x) if tracing() else x
             y, h_n, c_n = self._layers(x, sizes, h, c, *noise_in_force(noise, self.training, self.hard, x))
         return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
         """The input, [steps, batch, input] or, packed, [rows, input], with the number of rows at each step."""
         if isinstance(input, PackedSequence):
+            if tracing():
+                raise RuntimeError("torch.jit.trace cannot follow a PackedSequence: trace the layer with padded input")
             self.check_input(input.data, input.batch_sizes)
             sizes = input.batch_sizes.tolist()
             check_sizes(sizes)
@@ -175,15 +181,15 @@ class NoisyRecurrent(nn.RNNBase):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Soft and without noise: torch's own layer."""
         if h is None:
-            count = len(self._all_weights)
-            h = x.new_zeros(count, sizes[0], self.proj_size or self.hidden_size)
-            c = x.new_zeros(count, sizes[0], self.hidden_size) if self.kind == "lstm" else None
+            count, batch = len(self._all_weights), x.shape[1] if x.dim() == 3 else sizes[0]
+            h = x.new_zeros(count, batch, self.proj_size or self.hidden_size)
+            c = x.new_zeros(count, batch, self.hidden_size) if self.kind == "lstm" else None
         function = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
         state = h if c is None else (h, c)
         weights = [self._weight(name) for name in self._flat_weights_names]
         shared = (weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
         if sizes[-1] == sizes[0]:
-            batched = x.reshape(len(sizes), sizes[0], x.shape[-1])
+            batched = x if x.dim() == 3 else x.reshape(len(sizes), sizes[0], x.shape[-1])
             y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]
         else:
             y, *states = function[self.kind](x, torch.tensor(sizes), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -209,6 +215,14 @@ class NoisyRecurrent(nn.RNNBase):
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
         return ", ".join(parts)
+
+
+def _of_these_sizes(x: Tensor) -> Tensor:
+    """x, [steps, batch, input], by operations that a trace refuses to repeat with other steps or another batch.
+
+    The trace holds the time loop of the sizes it was made with. It would run on others and be wrong.
+    """
+    return torch.stack(torch.stack(x.unbind(0)).unbind(1), 1)
 
 
 def _together(states: list[Any]) -> Tensor:
@@ -260,7 +274,9 @@ class NoisyLSTM(NoisyRecurrent):
 
 
 class NoisyGRU(NoisyRecurrent):
-    """nn.GRU with hard, noisy gates: three nonlinearities, r, z and the candidate n. Args: as :class:`NoisyLSTM`.
+    """nn.GRU with hard, noisy gates: three nonlinearities, r, z and the candidate n.
+
+    Args: as :class:`NoisyLSTM`; as in nn.GRU, any `proj_size` but 0 raises.
 
     >>> output, h = NoisyGRU(10, 20, batch_first=True, noise="nan:c=0.3")(torch.randn(3, 5, 10))
     >>> output.shape, h.shape
@@ -271,16 +287,18 @@ class NoisyGRU(NoisyRecurrent):
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
         dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
         noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
-        eval_noise: str = "expectation", backend: str = "auto",
+        eval_noise: str = "expectation", backend: str = "auto", proj_size: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(
-            "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype,
-            noise, gate_noise, hard, eval_noise, backend,
+            "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device,
+            dtype, noise, gate_noise, hard, eval_noise, backend,
         )  # fmt: skip
 
 
 class NoisyRNN(NoisyRecurrent):
-    """nn.RNN with a hard, noisy tanh, or a noisy ReLU. Args: as nn.RNN, then as :class:`NoisyLSTM`.
+    """nn.RNN with a hard, noisy tanh, or a noisy ReLU.
+
+    Args: as nn.RNN, then as :class:`NoisyLSTM`; as in nn.RNN, any `proj_size` but 0 raises.
 
     >>> output, h = NoisyRNN(10, 20, noise="nanis")(torch.randn(5, 3, 10))
     >>> output.shape
@@ -291,12 +309,12 @@ class NoisyRNN(NoisyRecurrent):
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
         dtype: Any = None, *, noise: Scheme | str | None = NAH(), hard: bool = True,  # noqa: B008
-        eval_noise: str = "expectation", backend: str = "auto",
+        eval_noise: str = "expectation", backend: str = "auto", proj_size: int = 0,
     ) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"nonlinearity={nonlinearity!r}: allowed are 'tanh', 'relu'")
+            raise ValueError(f"Unknown nonlinearity: nonlinearity={nonlinearity!r}, allowed are 'tanh', 'relu'")
         super().__init__(
             f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
-            bidirectional, 0, device, dtype, noise, None, hard, eval_noise, backend,
+            bidirectional, proj_size, device, dtype, noise, None, hard, eval_noise, backend,
         )  # fmt: skip
         self.nonlinearity = nonlinearity

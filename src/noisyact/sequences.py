@@ -119,8 +119,8 @@ def _run_layer(
 
 
 def _autocast(x: Tensor) -> bool:
-    """Whether autocast is on for x; it leaves float64 as it is."""
-    return x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
+    """Whether autocast is on for x. It leaves float64 as it is, and the meta device has none."""
+    return x.dtype != torch.float64 and x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def _in_dtype(dtype: torch.dtype, tensors: tuple[Tensor | None, ...]) -> list[Any]:
@@ -172,8 +172,9 @@ def _one_layer(
         seed = draw_seed(x.device)
     scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    h, c = (None if s is None else s.unsqueeze(0) for s in (h, c))
     y, h_n, c_n = run_layers(
-        kind, x, [batch] * steps, *(None if s is None else s.unsqueeze(0) for s in (h, c)), [weights], [p],
+        kind, x, [batch] * steps, h, c, [weights], [p],
         CellNoise(state, gate, *scales, hard=hard), seeds=[seed if training else None], reverse=reverse,
         backend=backends.check(backend),
         xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden),
@@ -255,7 +256,7 @@ def noisy_rnn(
     (torch.Size([7, 3, 5]), torch.Size([3, 5]))
     """
     if nonlinearity not in ("tanh", "relu"):
-        raise ValueError(f"nonlinearity={nonlinearity!r}: allowed are 'tanh', 'relu'")
+        raise ValueError(f"Unknown nonlinearity: nonlinearity={nonlinearity!r}, allowed are 'tanh', 'relu'")
     y, h_n, _ = _one_layer(
         f"rnn_{nonlinearity}", x, hx, None, w_ih, w_hh, b_ih, b_hh, noise, None, p, xi, seed, training, hard, reverse,
         backend,

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from noisyact.compiling import constant
 
-__all__ = ["batched", "plain", "traced", "transformed"]
+__all__ = ["batched", "plain", "traced", "tracing", "transformed"]
 
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
@@ -24,9 +24,14 @@ def plain(*tensors: Tensor | None) -> bool:
     return torch._C._len_torch_dispatch_stack() == 0
 
 
+def tracing() -> bool:
+    """Whether torch.jit.trace records."""
+    return torch._C._get_tracing_state() is not None
+
+
 def traced() -> bool:
     """Whether torch.compile, torch.export or torch.jit.trace records: operations then go through the dispatcher."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return torch.compiler.is_compiling() or tracing()
 
 
 @constant

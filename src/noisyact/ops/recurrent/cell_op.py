@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.recurrent import native
-from noisyact.ops.recurrent.checks import check_backward, check_cell
+from noisyact.ops.recurrent.checks import check_backward, check_cell, no_second_derivative
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton import on
@@ -32,6 +32,7 @@ def cell(
 
     Returns: the new h, and the new c (of no rows except for the LSTM).
     """
+    check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
     noise = noise.kept() if torch.is_grad_enabled() else noise
     tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed, noise.state_scale, noise.gate_scale)
     if not traced():
@@ -39,7 +40,6 @@ def cell(
             return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
         if (a.device.type == "cuda" or leave is not None) and plain(*tensors):
             # The same, called without the dispatcher, which takes longer than the GPU does.
-            check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=tensors[2], c=c)
             if torch.is_grad_enabled():
                 return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
             return _forward(*tensors, kind, noise)[:2]
@@ -189,3 +189,4 @@ def _differentiate(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
 
 
 _cell.register_autograd(_differentiate, setup_context=_keep)
+_cell_backward.register_autograd(no_second_derivative("cell"))

@@ -17,7 +17,14 @@ from torch import Tensor
 from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.product import product
 from noisyact.ops.recurrent import native
-from noisyact.ops.recurrent.checks import MisfitError, check_backward, check_layer, check_rows
+from noisyact.ops.recurrent.checks import (
+    MisfitError,
+    check_backward,
+    check_layer,
+    check_rows,
+    check_sizes,
+    no_second_derivative,
+)
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
@@ -100,17 +107,27 @@ def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: S
     return product(dgates.t(), torch.cat(parts))
 
 
+def _checked_call(
+    kind: str, x: Tensor, sizes: Tensor, h: Tensor | None, c: Tensor | None, weights: dict[str, Tensor | None],
+    p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
+) -> Call:  # fmt: skip
+    """The call of an operator, which anybody can reach by torch.ops, if its tensors fit each other."""
+    steps = sizes.tolist()
+    check_sizes(steps)
+    check_rows(x, sum(steps))
+    hidden = check_layer(kind, x, x.shape[1], steps[0], h, c, weights, p, seed, noise)
+    return Call(kind, noise, seed, hidden, steps, reverse)
+
+
 @torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
 def _layer(
     x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
     b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor,
     gate_scale: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    noise = _noise(state, gate, state_scale, gate_scale)
-    call = Call(kind, noise, seed, w_hh.shape[1], sizes.tolist(), reverse)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
-    check_rows(x, call.rows)
-    check_layer(kind, x, x.shape[1], call.batch, h0, c0, weights, p, seed, noise)
+    noise = _noise(state, gate, state_scale, gate_scale)
+    call = _checked_call(kind, x, sizes, h0, c0, weights, p, seed, noise, reverse)
     return _forward(call, x, h0, c0, w_ih, w_hh, b_ih, b_hh, p)
 
 
@@ -144,11 +161,9 @@ def _layer_backward(
     p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
     reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip
-    noise = _noise(state, gate, state_scale, gate_scale)
-    call = Call(kind, noise, seed, w_hh.shape[1], sizes.tolist(), reverse)
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": None, "b_hh": b_hh, "w_hr": None}
-    check_rows(x, call.rows)
-    check_layer(kind, x, x.shape[1], call.batch, h0, c0, weights, p, seed, noise)
+    noise = _noise(state, gate, state_scale, gate_scale)
+    call = _checked_call(kind, x, sizes, h0, c0, weights, p, seed, noise, reverse)
     _check_kept(call, dh, dh_n, dc_n, h, gates, extra)
     gradients = _backward(call, dh, dh_n, dc_n, h, gates, extra, x, h0, c0, w_ih, w_hh, p, wants_x, wants_h0)
     # What an operator returns may share no memory.
@@ -243,6 +258,7 @@ def _where_asked(
 
 
 _layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
+_layer_backward.register_autograd(no_second_derivative("layer"))
 
 
 class _EagerLayer(torch.autograd.Function):
