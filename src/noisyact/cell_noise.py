@@ -14,7 +14,7 @@ from noisyact.noise import draw_seeds
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["RecurrentNoise", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]
+__all__ = ["RecurrentNoise", "current", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]
 
 
 class RecurrentNoise(NoisyModule):
@@ -60,7 +60,7 @@ class RecurrentNoise(NoisyModule):
 
     def all_p(self, count: int) -> list[Tensor | None]:
         """The p of each layer and direction, as the module has them now; None where nothing is learned."""
-        return [getattr(self, name) for name in self.names] or [None] * count
+        return [current(self, name) for name in self.names] or [None] * count
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         if any(key.startswith(prefix) for key in state_dict):
@@ -69,6 +69,12 @@ class RecurrentNoise(NoisyModule):
     def extra_repr(self) -> str:
         """The schemes."""
         return repr(self.state) if self.state == self.gate else f"{self.state!r}, gate={self.gate!r}"
+
+
+def current(module: nn.Module, name: str) -> Tensor:
+    """What a module has under a name now: a parameter, what a parametrization makes of one, or any tensor."""
+    own = module._parameters.get(name)  # quicker than getattr, which looks here last
+    return own if own is not None and name not in module.__dict__ else getattr(module, name)
 
 
 def recurrent_noise(

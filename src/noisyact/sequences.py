@@ -120,7 +120,8 @@ def _run_layer(
 
 def _autocast(x: Tensor) -> bool:
     """Whether autocast is on for x. It leaves float64 as it is, and the meta device has none."""
-    return x.dtype != torch.float64 and x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+    kind = "cpu" if x.is_cpu else x.device.type
+    return x.dtype is not torch.float64 and kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def _in_dtype(dtype: torch.dtype, tensors: tuple[Tensor | None, ...]) -> list[Any]:
