@@ -117,12 +117,15 @@ def _activation_backward(
 
 @_activation.register_fake
 def _(x: Tensor, p: Any, scale: Tensor, seed: Any, scheme_text: str, pair_numbers: list[float]):
+    check(x, p, scale, seed)  # here too: one tensor on the meta device is enough for torch to call this
     used = torch.empty((), dtype=reference.working_dtype(x.dtype), device=scale.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), used
 
 
 @_activation_backward.register_fake
 def _(g: Tensor, x: Tensor, p: Any, scale: Any, seed: Any, scheme_text: str, pair_numbers: list[float]):
+    check(x, p, scale, seed)
+    check_gradient(g, x)
     gp = torch.empty(0, dtype=x.dtype, device=x.device) if p is None else torch.empty_like(p)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), gp
 
