@@ -39,3 +39,8 @@ bench: .venv/ready
 
 clean:
 	rm -rf .venv out src/noisyact/ops/native/libraries
+
+# The C kernels under AddressSanitizer and UndefinedBehaviorSanitizer: the kernels' tests and fuzzers, no error allowed.
+sanitize: .venv/ready
+	$(BIN)/python tests/sanitized.py
+.PHONY: sanitize

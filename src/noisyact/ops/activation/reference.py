@@ -37,7 +37,7 @@ def backward(
     if p is None:
         return gx.to(x.dtype), torch.zeros(0, dtype=x.dtype, device=x.device)
     gp = wide_g * paths.dp
-    gp = gp.sum().reshape(p.shape) if p.numel() == 1 else gp.reshape(-1, p.numel()).sum(0).reshape(p.shape)
+    gp = gp.sum().reshape(p.shape) if p.numel() == 1 else gp.sum_to_size(p.numel()).reshape(p.shape)
     return gx.to(x.dtype), gp.to(p.dtype)
 
 

@@ -9,30 +9,33 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from noisyact.ops.native.build import levels, library_path
+from noisyact.ops.native.build import LIBRARIES, levels, library_path
 
-__all__ = ["function", "library", "loaded", "status"]
+__all__ = ["function", "library", "loaded", "runs", "status"]
 
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     if os.environ.get("NOISYACT_NATIVE", "1") == "0":
         return None, "switched off by NOISYACT_NATIVE=0"
-    present = [level for level in levels() if library_path(level).exists()]
+    chosen = os.environ.get("NOISYACT_LIBRARIES")
+    folder = Path(chosen) if chosen else LIBRARIES
+    present = [level for level in levels() if library_path(level, folder).exists()]
     if not present:
-        return None, "not compiled when the package was installed (no C compiler then); torch operations are used"
+        why = f"no library in NOISYACT_LIBRARIES={chosen}" if chosen else "not compiled when the package was installed"
+        return None, f"{why}{'' if chosen else ' (no C compiler then)'}; torch operations are used"
     import torch  # noqa: F401  the library's OpenMP calls bind to torch's
 
     for level in present:
-        if _runs(level):
+        if runs(level):
             try:
-                return ctypes.CDLL(str(library_path(level))), f"compiled C kernels for {level}"
+                return ctypes.CDLL(str(library_path(level, folder))), f"compiled C kernels for {level}"
             except OSError as error:
                 return None, f"the library for {level} does not load: {error}"
     return None, f"no library fits this processor (compiled: {', '.join(present)})"
 
 
-def _runs(level: str) -> bool:
+def runs(level: str) -> bool:
     """Whether this processor has the instruction set."""
     needed = {
         "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 OPS = Path(__file__).parent.parent
@@ -29,9 +30,9 @@ def levels() -> tuple[str, ...]:
     return X86_LEVELS if platform.machine().lower() in ("x86_64", "amd64") else ("generic",)
 
 
-def library_path(level: str) -> Path:
+def library_path(level: str, folder: Path = LIBRARIES) -> Path:
     """Where the library for an instruction set lies."""
-    return LIBRARIES / f"noisyact-{level}.so"
+    return folder / f"noisyact-{level}.so"
 
 
 def find_compiler() -> list[str] | None:
@@ -45,37 +46,51 @@ def find_compiler() -> list[str] | None:
     return None
 
 
-def build() -> list[Path]:
-    """Compile every library that can be; an empty list says that there is no compiler or that it failed."""
+def build(folder: Path = LIBRARIES, flags: Sequence[str] = (), only: Sequence[str] | None = None) -> list[Path]:
+    """Compile every library that can be; an empty list says that there is no compiler or that it failed.
+
+    Args:
+        folder: receives the libraries.
+        flags: for the compiler and the linker, after our own.
+        only: the instruction sets; None for all.
+    """
     compiler = find_compiler()
     if compiler is None:
         return []
-    LIBRARIES.mkdir(exist_ok=True)
-    return [path for level in levels() if (path := _build_level(compiler, level)) is not None]
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for level in only or levels() if (path := _build_level(compiler, level, folder, flags)) is not None]
 
 
-def _build_level(compiler: list[str], level: str) -> Path | None:
+def _build_level(compiler: list[str], level: str, folder: Path, flags: Sequence[str]) -> Path | None:
     sources = sorted(str(path) for path in OPS.glob("*/native.c"))
     march = [] if level == "generic" else [f"-march={level}"]
-    target = library_path(level)
-    with tempfile.TemporaryDirectory(dir=LIBRARIES) as room:
+    target, errors = library_path(level, folder), ""
+    with tempfile.TemporaryDirectory(dir=folder) as room:
         # OpenMP is used when compiling and not when linking: the calls then bind to the OpenMP that torch has loaded,
         # and our loops run on torch's own threads. Where that fails (no OpenMP, macOS) the plain build serves.
         for openmp in (["-fopenmp"], []):
             objects = [str(Path(room) / f"{i}.o") for i in range(len(sources))]
             commands = [
-                [*compiler, *_FLAGS, *march, *openmp, "-c", source, "-o", out]
+                [*compiler, *_FLAGS, *march, *openmp, *flags, "-c", source, "-o", out]
                 for source, out in zip(sources, objects, strict=True)
             ]
             linked = Path(room) / "linked.so"
             undefined = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else []
-            commands.append([*compiler, "-shared", *undefined, *objects, "-o", str(linked), "-lm"])
+            commands.append([*compiler, "-shared", *undefined, *flags, *objects, "-o", str(linked), "-lm"])
             if sys.platform == "darwin" and openmp:
                 continue
-            if all(subprocess.run(command, capture_output=True).returncode == 0 for command in commands):
+            errors = next(filter(None, map(_failure, commands)), "")
+            if not errors:
                 linked.replace(target)
                 return target
+    print(f"no kernels for {level}: {errors}", file=sys.stderr)
     return None
+
+
+def _failure(command: list[str]) -> str:
+    """What the compiler said if it failed; nothing if it did not."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stderr or f"{command[0]} failed" if done.returncode else ""
 
 
 if __name__ == "__main__":

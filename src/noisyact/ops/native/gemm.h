@@ -103,9 +103,9 @@ INLINE void transpose(floats rows[LANES]) {
 
 /* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be, the larger ones spread among the others:
  * then threads that take equal numbers of neighbours have equal work. */
-INLINE void group_vectors(int vectors, int groups, int g, int *first, int *count) {
-    *first = vectors * g / groups;
-    *count = vectors * (g + 1) / groups - *first;
+INLINE void group_vectors(int64_t vectors, int64_t groups, int64_t g, int *first, int *count) {
+    *first = (int)(vectors * g / groups);
+    *count = (int)(vectors * (g + 1) / groups) - *first;
 }
 
 #endif

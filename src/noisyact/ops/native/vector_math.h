@@ -32,7 +32,7 @@ INLINE floats half_tanh(floats z) {
     floats t = at_least(z * -1.44269504089f, every(-40.0f));
     floats rounded = t + ROUNDER;
     floats f = t - (rounded - ROUNDER);
-    floats s = (floats)(((ints)rounded << 23) + 0x3f800000);
+    floats s = (floats)(((words)rounded << 23) + 0x3f800000u);
     floats q = every(1.54011262597e-4f);
     q = q * f + 1.33963020407e-3f;
     q = q * f + 9.61827072202e-3f;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "../native/gemm.h"
+#include "../native/threads.h"
 
 #define DEPTH 768 /* of a block: 4 vectors of it stay in the second-level cache while all rows pass by */
 
@@ -80,7 +81,8 @@ static void multiply_group(const product *p, int64_t begin, int64_t end, int fir
     }
 }
 
-void noisyact_product(const product *p, int threads) {
+/* Returns 0, or 1 if there is no memory. */
+int noisyact_product(const product *p, int threads) {
     /* Threads share out the rows, which are many and divide evenly, as long as each has enough of them to make up for
      * packing all columns itself; beyond that, the columns. */
     int64_t tiles = (p->rows + ROWS - 1) / ROWS, enough = p->rows / (16 * ROWS);
@@ -91,18 +93,21 @@ void noisyact_product(const product *p, int threads) {
     if (p->depth == 0)
         for (int64_t r = 0; r < p->rows; r++)
             for (int64_t c = 0; c < p->columns; c++) p->out[r * p->columns + c] = p->bias ? p->bias[c] : 0.0f;
+    const size_t room = (size_t)DEPTH * COLUMNS * LANES; /* for each thread */
+    float *packed = aligned_alloc(64, (size_t)threads * room * sizeof(float));
+    if (packed == NULL) return 1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        float *packed = malloc((size_t)DEPTH * COLUMNS * LANES * sizeof(float) + 64);
-        float *aligned = (float *)(((uintptr_t)packed + 63) & ~(uintptr_t)63);
+        float *own = packed + (size_t)THREAD_NUMBER * room;
 #pragma omp for collapse(2) schedule(static)
         for (int part = 0; part < parts; part++)
             for (int g = 0; g < groups; g++) {
                 int64_t begin = tiles * part / parts * ROWS, end = tiles * (part + 1) / parts * ROWS;
                 int first, count;
                 group_vectors(vectors, groups, g, &first, &count);
-                multiply_group(p, begin, end < p->rows ? end : p->rows, first, count, aligned);
+                multiply_group(p, begin, end < p->rows ? end : p->rows, first, count, own);
             }
-        free(packed);
     }
+    free(packed);
+    return 0;
 }

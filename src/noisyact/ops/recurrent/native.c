@@ -121,13 +121,12 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     if (c->kind == LSTM) draw_gates(c, (place){t, b, (int64_t)first * LANES}, rows, a, xi);
     for (int r = 0; r < rows; r++) {
         int64_t row = l->offsets[t] + b + r;
-        float *gates = task->gates + row * c->gates * hidden;
+        float *gates = l->keep ? task->gates + row * c->gates * hidden : NULL;
         place at = {t, b + r, (int64_t)first * LANES};
-        float *extra = task->extra + (l->keep ? row : b + r) * hidden;
+        float *extra = c->kind == RNN ? NULL : task->extra + (l->keep ? row : b + r) * hidden;
         const float *before_c = extra;
         if (c->kind == LSTM && l->keep) before_c = row_before(l, task->extra, task->c0, task->zeros, t, b + r);
-        cell_forward(c, at, count, a[r], product[r], xi[r], l->keep ? gates : NULL, before_h[r], before_c, extra,
-                     task->h + row * hidden);
+        cell_forward(c, at, count, a[r], product[r], xi[r], gates, before_h[r], before_c, extra, task->h + row * hidden);
     }
 }
 
@@ -136,16 +135,24 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
  * gates: [rows][gates][hidden], receives the pre-activations; without `keep` it is room for the input's part of all rows,
  * not used if that is made step by step.
  * extra: [rows][hidden], the LSTM's c or the GRU's recurrent part of its candidate; without `keep` [batch][hidden], in:
- * the LSTM's first c, out: its last. h: [rows][hidden]. */
-void noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, const float *w_ih, const float *w_hh,
-                                const float *b_ih, const float *b_hh, float *packed, float *gates, float *extra,
-                                float *h, const float *h0, const float *c0, int threads) {
+ * the LSTM's first c, out: its last. h: [rows][hidden].
+ * Returns 0, or 1 if there is no memory. */
+int noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, const float *w_ih, const float *w_hh,
+                               const float *b_ih, const float *b_hh, float *packed, float *gates, float *extra,
+                               float *h, const float *h0, const float *c0, int threads) {
     const int64_t rows = l->steps ? l->offsets[l->steps - 1] + l->sizes[l->steps - 1] : 0;
     const int groups = forward_groups(l), together = noisyact_recurrent_together(l, size);
     float *packed_ih = packed + packed_size(l, l->cell.hidden);
-    if (rows == 0) return;
+    if (rows == 0 || l->cell.hidden == 0) return 0;
     const input in = {x, together ? packed_ih : w_ih, b_ih, b_hh, size};
+    const size_t room = together ? 0 : (size_t)(COLUMNS * LANES * size); /* for each thread, one group of W_ih */
     float *zeros = calloc((size_t)l->cell.hidden, sizeof(float));
+    float *rooms = aligned_alloc(64, (size_t)threads * room * sizeof(float));
+    if (zeros == NULL || (rooms == NULL && room > 0)) {
+        free(zeros);
+        free(rooms);
+        return 1;
+    }
     forward_task task = {l, together ? &in : NULL, packed, zeros, h0, c0, gates, extra, h};
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int g = 0; g < groups; g++) {
@@ -154,20 +161,21 @@ void noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, co
     }
     if (!together) {
         /* Each group in so many parts that threads have an even share; each part packs the group's weights anew. */
-        const int parts = groups >= 8 * threads ? 1 : groups >= 4 * threads ? 2 : 4;
+        const int parts = groups / 8 >= threads ? 1 : groups / 4 >= threads ? 2 : 4;
         const int64_t part = (rows / parts + ROWS) / ROWS * ROWS;
 #pragma omp parallel num_threads(threads) if (threads > 1)
         {
-            float *room = aligned_alloc(64, (size_t)(COLUMNS * LANES * size) * sizeof(float));
+            float *own = rooms + (size_t)THREAD_NUMBER * room;
 #pragma omp for collapse(2) schedule(static)
             for (int g = 0; g < groups; g++)
                 for (int64_t begin = 0; begin < rows; begin += part)
-                    project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, room, gates);
-            free(room);
+                    project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, own, gates);
         }
     }
     share_out(l, l->steps, groups, threads, forward_work, &task);
+    free(rooms);
     free(zeros);
+    return 0;
 }
 
 typedef struct {
@@ -229,17 +237,17 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
         floats a[ROWS][COLUMNS], xi[ROWS][4], sums[4] = {{0}};
         if (c->kind == LSTM && !last) load_gates(c, at, task->gates + (l->offsets[t] + b) * width, rows, a, xi);
         for (int r = 0; r < rows; r++, at.row++) {
-            int64_t row = l->offsets[t] + at.row;
-            if (last) {
+            if (last) { /* t is no step then */
                 store_units(c, task->dh0 + at.row * hidden, at.unit, product[r][v]);
                 continue;
             }
+            const int64_t row = l->offsets[t] + at.row;
             const float *before_h = row_before(l, task->h, task->h0, task->zeros, t, at.row);
             const float *before_c = c->kind == LSTM ? row_before(l, task->extra, task->c0, task->zeros, t, at.row) : NULL;
             floats dh = product[r][v] + load_units(c, task->dh + row * hidden, at.unit);
             cell_backward(c, at, dh, a[r], xi[r], task->gates + row * c->gates * hidden, before_h, before_c,
-                          task->extra + row * hidden, task->carry + at.row * hidden, task->dgates + row * width,
-                          partial, sums);
+                          c->kind == RNN ? NULL : task->extra + row * hidden, task->carry + at.row * hidden,
+                          task->dgates + row * width, partial, sums);
         }
         for (int n = 0; n * hidden < width && !last; n++)
             add_units(c, partial + (c->nonlinearities + n) * hidden, at.unit, sums[n]);
@@ -250,15 +258,22 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
  * out: of c0 (LSTM), or the part of h0's that does not pass the weights (GRU).
  * dgates: [rows][width][hidden]; width 4 for the GRU, whose fourth is the input's side of the candidate, else gates.
  * packed: room for W_hh. sums: [nonlinearities + width][hidden], receives the gradients of p and the sums of dgates.
- * dh0: [batch][hidden], only its part through the weights; or NULL. */
-void noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packed, const float *gates,
-                                 const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
-                                 float *carry, float *dgates, float *sums, float *dh0, int threads) {
+ * dh0: [batch][hidden], only its part through the weights; or NULL.
+ * Returns 0, or 1 if there is no memory. */
+int noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packed, const float *gates,
+                                const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
+                                float *carry, float *dgates, float *sums, float *dh0, int threads) {
     const int64_t length = l->cell.nonlinearities * l->cell.hidden + width_of(&l->cell);
+    if (l->cell.hidden == 0) return 0;
     memset(sums, 0, (size_t)length * sizeof(float));
-    if (l->batch == 0) return;
+    if (l->batch == 0) return 0;
     float *zeros = calloc((size_t)width_of(&l->cell), sizeof(float));
     float *partial = calloc((size_t)(tiles_of(l) * length), sizeof(float)); /* for each tile, so that none waits */
+    if (zeros == NULL || partial == NULL) {
+        free(partial);
+        free(zeros);
+        return 1;
+    }
     backward_task task = {l, packed, zeros, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0};
     pack_backward(l, w_hh, packed, threads);
     share_out(l, l->steps + (dh0 != NULL), backward_groups(l), threads, backward_work, &task);
@@ -266,12 +281,13 @@ void noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packe
         for (int64_t j = 0; j < length; j++) sums[j] += partial[tile * length + j];
     free(partial);
     free(zeros);
+    return 0;
 }
 
 /* The cell alone, for one step whose products are done: `gates` as in the layer, `product` [rows][gates][hidden] the
- * GRU's recurrent part (of others it is in `gates` already). */
-void noisyact_cell_forward(const layer *l, float *gates, const float *product, const float *before_h,
-                           const float *before_c, float *extra, float *h, int threads) {
+ * GRU's recurrent part (of others it is in `gates` already). Returns 0, as it needs no memory. */
+int noisyact_cell_forward(const layer *l, float *gates, const float *product, const float *before_h,
+                          const float *before_c, float *extra, float *h, int threads) {
     const cell *cell_ = &l->cell;
     const int64_t hidden = cell_->hidden, row_size = cell_->gates * hidden;
     (void)threads;
@@ -288,12 +304,13 @@ void noisyact_cell_forward(const layer *l, float *gates, const float *product, c
             cell_forward(cell_, at, 1, a[0], sums, xi[0], gates + b * row_size, before_h + b * hidden,
                          before_c + b * hidden, extra + b * hidden, h + b * hidden);
         }
+    return 0;
 }
 
-/* Its gradients; `partial` holds zeros, [batch][nonlinearities][hidden]. `carry` as in the layer. */
-void noisyact_cell_backward(const layer *l, const float *gates, const float *before_h, const float *before_c,
-                            const float *extra, const float *dh, float *carry, float *dgates, float *partial,
-                            int threads) {
+/* Its gradients; `partial` holds zeros, [batch][nonlinearities][hidden]. `carry` as in the layer. Returns 0. */
+int noisyact_cell_backward(const layer *l, const float *gates, const float *before_h, const float *before_c,
+                           const float *extra, const float *dh, float *carry, float *dgates, float *partial,
+                           int threads) {
     const cell *cell_ = &l->cell;
     const int64_t hidden = cell_->hidden, row_size = cell_->gates * hidden;
     const int64_t width = width_of(cell_);
@@ -308,4 +325,5 @@ void noisyact_cell_backward(const layer *l, const float *gates, const float *bef
                           extra + b * hidden, carry + b * hidden, dgates + b * width,
                           partial + b * cell_->nonlinearities * hidden, sums);
         }
+    return 0;
 }

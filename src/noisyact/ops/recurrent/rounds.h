@@ -2,16 +2,8 @@
 #ifndef NOISYACT_ROUNDS_H
 #define NOISYACT_ROUNDS_H
 
+#include "../native/threads.h"
 #include "layer.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#define THREAD_NUMBER omp_get_thread_num()
-#define THREAD_COUNT omp_get_num_threads()
-#else
-#define THREAD_NUMBER 0
-#define THREAD_COUNT 1
-#endif
 
 /* The step at which row b begins in reverse: the last that has it. */
 static int64_t first_step(const int64_t *sizes, int64_t steps, int64_t b) {
@@ -48,7 +40,7 @@ static int rows_of(const layer *l, int64_t size, int tile) {
 /* Sequences need nothing of each other: threads that share them out never wait. That takes tiles enough for all threads
  * and weights that fit the cache of each; otherwise threads share out the units of a step and meet after it. */
 static int threads_by_rows(const layer *l, int threads) {
-    int tiles = tiles_of(l), most = (tiles + threads - 1) / threads;
+    int64_t tiles = tiles_of(l), most = (tiles + threads - 1) / threads;
     return 10 * tiles >= 9 * most * threads && 4 * packed_size(l, l->cell.hidden) <= (1 << 20);
 }
 

@@ -1,0 +1,14 @@
+/* Which thread this is, and of how many; without OpenMP the only one. */
+#ifndef NOISYACT_THREADS_H
+#define NOISYACT_THREADS_H
+
+#ifdef _OPENMP
+#include <omp.h>
+#define THREAD_NUMBER omp_get_thread_num()
+#define THREAD_COUNT omp_get_num_threads()
+#else
+#define THREAD_NUMBER 0
+#define THREAD_COUNT 1
+#endif
+
+#endif
