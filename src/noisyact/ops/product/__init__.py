@@ -40,7 +40,7 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     settings = _PRODUCT.pack(
         *begins, address(bias, columns) or 0, out.data_ptr(), rows, columns, depth, *left.stride(), *right.stride()
     )
-    if native.function("noisyact_product", 1)(settings, torch.get_num_threads()):
+    if native.function("noisyact_product", 1)(settings, native.threads()):
         raise MemoryError(f"no memory for a product of {tuple(shape)} and {tuple(other)}")
     return out
 

@@ -123,7 +123,7 @@ def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *argum
     structure.cell.p, structure.cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
     if 0 in passed and any(isinstance(a, Tensor) and a.numel() and not a.data_ptr() for a in tensors):
         raise ValueError("a tensor of a recurrent layer has no memory: its storage was freed")
-    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads()):
+    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, native.threads()):
         raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
 
 
