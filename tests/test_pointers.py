@@ -70,7 +70,11 @@ def by_backward(x, p, scale, seed):
     return torch.ops.noisyact.activation_backward(torch.ones_like(x), x, p, scale, seed, "nah", PAIR)
 
 
-CALLS = [by_function, by_operation, by_backward]
+def without_dispatcher(x, p, scale, seed):
+    return noisy_activation(x, p, scale, seed, na.NAH(), na.HARD_TANH)
+
+
+CALLS = [by_function, by_operation, by_backward, without_dispatcher]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -167,11 +171,11 @@ def test_addresses():
 def test_products_of_what_is_no_pair_of_matrices():
     a, b, bias = torch.randn(3, 4), torch.randn(4, 2), torch.randn(2)
     torch.testing.assert_close(product(a, b, bias), a @ b + bias)
-    torch.testing.assert_close(product(a, b, torch.randn(4)[::2].double()).shape, torch.Size([3, 2]))
+    torch.testing.assert_close(product(a, b, torch.randn(4)[::2]).shape, torch.Size([3, 2]))
     for given in (
         (a, b.t()), (a[0], b), (a[None], b), (a.double(), b), (a, b.half()), (a, b.to("meta")), (freed(3, 4), b),
         (a, freed(4, 2)), (a, b, torch.ones(3)), (a, b, torch.ones(2, device="meta")), (torch._neg_view(a), b),
-        (a, b, torch.ones(())), (a, b, freed(2)),
+        (a, b, torch.ones(())), (a, b, freed(2)), (a, b, bias.double()), (a, b, bias[None]),
     ):  # fmt: skip
         with pytest.raises((ValueError, RuntimeError)):
             product(*given)

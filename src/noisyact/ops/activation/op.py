@@ -42,6 +42,7 @@ def noisy_activation(
             return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
         if plain(x, p):
             # The same without torch's dispatcher, which takes longer than a GPU does.
+            check(x, p, scale, seed)
             if torch.is_grad_enabled():
                 return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
             return _path(x).forward(x, p, scale, seed, scheme, pair)
