@@ -123,10 +123,11 @@ def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *argum
     # A structure for this run alone: two backward passes over one call may run in two threads.
     structure = _Layer.from_buffer_copy(call.structure)
     tensors = (p, candidate_bias, *arguments)
-    structure.cell.p, structure.cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
+    cell = structure.cell
+    cell.p, cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
     if 0 in passed:
         _check_memory(tensors)
-    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads()):
+    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, native.threads()):
         raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
 
 
@@ -185,7 +186,8 @@ def layer_backward(
         "noisyact_recurrent_backward", call, _p(call, p), None, w_hh, packed, gates, extra, h, h0, c0, dh, carry,
         dgates, sums, dh0,
     )  # fmt: skip
-    dp, db = sums.split([call.nonlinearities * call.hidden, call.width])
+    count = call.nonlinearities * call.hidden
+    dp, db = sums.split_with_sizes([count, call.width])
     return dgates, db, dp, dh0
 
 

@@ -7,9 +7,8 @@ equal sizes. Gate order and biases are torch's.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +27,7 @@ _SOFT_SIGMOID = Pair(h=torch.sigmoid, u=HARD_SIGMOID.u, x_t=(-2.0, 2.0), limits=
 _SOFT_TANH = Pair(h=torch.tanh, u=HARD_TANH.u, x_t=(-1.0, 1.0), limits=(-1.0, 1.0))
 
 
-@dataclasses.dataclass(frozen=True)
-class CellNoise:
+class CellNoise(NamedTuple):
     """The noise of a cell's two kinds of nonlinearity, as it is in force at a call.
 
     Args:
