@@ -47,7 +47,9 @@ def test_help_is_quick():
 
 
 def test_list():
-    text = noisyact("list").stdout
+    listed = noisyact("list").stdout
+    assert max(map(len, listed.splitlines())) <= 80
+    text = " ".join(listed.split())
     found = {e["name"]: e for e in json.loads(noisyact("list", "--json").stdout)}
     assert set(found) >= {"mixture", "mnist", "unique"}
     for name, experiment in found.items():
@@ -167,7 +169,9 @@ def test_missing_data_is_named_before_anything_is_run(tmp_path, monkeypatch):
     said = noisyact("reproduce", "unique", "mnist", *SMOKE, "--out", tmp_path / "out", code=2).stderr
     assert "noisyact data fetch mnist" in said
     assert not (tmp_path / "out").exists()
-    assert "missing" in noisyact("data", "list").stdout
+    listed = noisyact("data", "list").stdout
+    assert "missing" in listed
+    assert max(map(len, listed.splitlines())) <= 80
     assert {"mnist", "ptb"} <= {entry["name"] for entry in json.loads(noisyact("data", "list", "--json").stdout)}
     assert "noisyact data fetch mnist" in noisyact("data", "verify", "mnist", code=2).stderr
 

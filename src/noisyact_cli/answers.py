@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["EXIT_CODES", "RUNS", "AsJson", "Out", "Preset", "print_json", "user_errors"]
+__all__ = ["EXIT_CODES", "RUNS", "AsJson", "Out", "Preset", "print_json", "user_errors", "width"]
 
 EXIT_CODES = """
 
@@ -38,6 +39,11 @@ def user_errors() -> Iterator[None]:
         again = shlex.join(["noisyact", *(word for word in sys.argv[1:] if word != "--force")])
         print(f"\nstopped; what is done is kept. To go on: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def width() -> int:
+    """The columns that a line of output may have: the terminal's, 80 where there is none."""
+    return shutil.get_terminal_size().columns
 
 
 def print_json(value: Any) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from noisyact_cli import data, generate, runs, score, translate
-from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors
+from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors, width
 
 __all__ = ["app"]
 
@@ -28,6 +29,7 @@ def list_experiments(as_json: AsJson = False) -> None:
     """The experiments: what each reproduces, its arms, presets and data."""
     from noisyact.data import locate
     from noisyact.experiments import registry
+    from noisyact.tables import wrapped
 
     found = [
         {
@@ -43,11 +45,15 @@ def list_experiments(as_json: AsJson = False) -> None:
         print_json(found)
         return
     for e in found:
-        print(f"{e['name']}: {e['title']}")
-        print(f"  reproduces  {e['reproduces']}")
-        print(f"  arms        {', '.join(arm['name'] for arm in e['arms'])}")
-        print(f"  presets     {', '.join(f'{name} ({_minutes(m)} a run)' for name, m in e['minutes'].items())}")
-        print(f"  data        {', '.join(f'{name} ({status})' for name, status in e['data'].items()) or 'none needed'}")
+        data = ", ".join(f"{name} ({status})" for name, status in e["data"].items())
+        lines = {
+            "reproduces": e["reproduces"], "arms": ", ".join(arm["name"] for arm in e["arms"]),
+            "presets": ", ".join(f"{name} ({_minutes(m)} a run)" for name, m in e["minutes"].items()),
+            "data": data or "none needed",
+        }  # fmt: skip
+        print(wrapped(f"{e['name']}: {e['title']}", width(), "  "))
+        for name, text in lines.items():
+            print(textwrap.indent(wrapped(f"{name:<12}{text}", width() - 2, 12 * " "), "  "))
 
 
 @app.command("table")
@@ -68,7 +74,7 @@ def table(
         if as_json:
             print_json(found.as_json())
         else:
-            print(found)
+            print(found.text(width()))
 
 
 @app.command("report")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import AsJson, Preset, print_json, user_errors
+from noisyact_cli.answers import AsJson, Preset, print_json, user_errors, width
 from noisyact_cli.progress import View
 
 __all__ = ["app"]
@@ -29,7 +29,7 @@ def data_list(as_json: AsJson = False) -> None:
         )
         return
     rows = [(s.name, locate.status(s), f"{s.size / 1e6:.1f} MB", s.needed_by, s.title) for s in sets]
-    print(text_table(("name", "status", "size", "needed by", ""), rows))
+    print(text_table(("name", "status", "size", "needed by", "what it is"), rows, width()))
 
 
 @app.command("verify")

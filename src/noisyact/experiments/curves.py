@@ -21,7 +21,7 @@ def curves_of(section: Section) -> dict[str, Any]:
     metrics = section.metrics
     arms = [
         {
-            "index": index, "name": arm.row.name, "title": arm.row.title if not section.swept else arm.row.name,
+            "index": index, "name": arm.row.name, "title": arm.row.title,
             "mean": {metric: _thinned(mean_of(arm.runs, metric)) for metric in metrics},
             "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= _LEAST_RUNS,
         }

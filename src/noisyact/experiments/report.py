@@ -87,7 +87,7 @@ def _shown(section: Section) -> dict[str, Any]:
     arms = [
         {
             "index": index, "row": arm.row, "runs": arm.runs, "ours": ours, "seed": arm.shown_seed,
-            "title": arm.row.name if section.swept else arm.row.title, "samples": arm.samples,
+            "title": arm.row.title, "samples": arm.samples,
             "words": agreement.against_paper(ours, arm.row.paper), "place": _place(ours, arm.row.paper, span),
         }
         for index, (arm, ours) in enumerate(zip(section.arms, headline, strict=True))

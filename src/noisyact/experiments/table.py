@@ -20,7 +20,7 @@ from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.files import read_json, read_lines
 from noisyact.experiments.statistics import interval
 from noisyact.experiments.throughput import Throughput, throughput_of
-from noisyact.tables import text_table
+from noisyact.tables import text_table, wrapped
 
 __all__ = ["Estimate", "Row", "Table", "sweep_table_of", "table_of"]
 
@@ -110,27 +110,42 @@ class Table:
     """The number that the arms are compared by: the experiment's, or that at an update."""
     throughput: tuple[Throughput, ...] = ()
 
+    swept: str = ""
+    """The arm, where the rows are its runs at several settings."""
+
     def __str__(self) -> str:
-        metric, others = self.metric, self.others
-        header = ["arm", "", "runs", f"{metric} ({self.experiment.unit})", "paper"]
-        for name, in_paper in others.items():
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The table and what is to be said of it, in lines of at most `width` where one is given."""
+        metric = self.metric
+        header = ["setting" if self.swept else "arm", "runs", f"{metric} ({self.experiment.unit})", "paper"]
+        for name, in_paper in self.others.items():
             header += [name, "paper"] if in_paper else [name]
         lines = [
-            [row.name, row.title, row.runs, str(row.numbers.get(metric, Estimate(()))), _of_paper(row.paper),
-             *self._cells(row)]
+            [row.name, row.runs, str(row.numbers.get(metric, Estimate(()))), _of_paper(row.paper), *self._cells(row)]
             for row in self.rows
-        ]  # fmt: skip
+        ]
+        if not self.swept:  # a setting needs no words, and the arm's are those of another setting
+            header += ["what it is"]
+            lines = [[*line, row.title] for line, row in zip(lines, self.rows, strict=True)]
+        said = [
+            f"Agreement: {self.experiment.agreement}",
+            f"Measured order of {metric} (< where the 95% intervals are apart, else ~): {self.order()}",
+            *(f"Speed: {speed}" for speed in self.throughput),
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        title = f"{self.experiment.title}, preset {self.preset}" + (f": sweep of {self.swept}" if self.swept else "")
+        paper = f"The paper: {self.experiment.reproduces}. Ours: mean over seeds ± half the 95% interval (Student t)."
+        kept = [i for i, name in enumerate(header) if name == "paper"]
         return "\n".join(
             [
-                f"{self.experiment.title}, preset {self.preset}",
-                f"The paper: {self.experiment.reproduces}. Ours: mean over seeds ± half the 95% interval (Student t).",
+                wrapped(title, width),
+                wrapped(paper, width),
                 "",
-                text_table(header, lines),
+                text_table(header, lines, width, kept),
                 "",
-                f"Agreement: {self.experiment.agreement}",
-                f"Measured order of {metric} (< where the 95% intervals are apart, else ~): {self.order()}",
-                *(f"Speed: {speed}" for speed in self.throughput),
-                *(f"Note: {note}" for note in self.notes),
+                *(wrapped(text, width, "  ") for text in said),
             ]
         )
 
@@ -150,7 +165,7 @@ class Table:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "experiment": self.experiment.name, "preset": self.preset, "metric": self.metric,
+            "experiment": self.experiment.name, "preset": self.preset, "swept": self.swept, "metric": self.metric,
             "unit": self.experiment.unit, "rows": [row.as_json() for row in self.rows], "order": self.order(),
             "agreement": self.experiment.agreement, "notes": list(self.notes),
             "throughput": [speed.as_json() for speed in self.throughput],
@@ -187,10 +202,10 @@ def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str]
 def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequence[tuple[str, Path]]) -> Table:
     """The table of one arm at several settings: the name of each, and the folder its runs are under."""
     notes: list[str] = []
-    found = experiment.arm(arm)
-    rows = [_row(Arm(name, found.title, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
+    swept = experiment.arm(arm).name
+    rows = [_row(Arm(name, name, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
     folders = (path for _, out in points for path in (out / experiment.name / preset / arm).glob("seed-*"))
-    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric, throughput_of(folders))
+    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric, throughput_of(folders), swept)
 
 
 def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row], notes: list[str]) -> str:
