@@ -206,7 +206,7 @@ def test_runs_are_logged(tmp_path):
 def test_without_ray_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = noisyact("reproduce", "unique", "--engine", "ray", "--out", tmp_path / "out", code=2).stderr
-    assert "ray is not installed; it needs: pip install 'noisyact[ray]'" in said
+    assert "ray is not installed; it needs: pip install '.[ray]' in a checkout of noisyact" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -15,12 +15,14 @@ import typer
 
 __all__ = ["EXIT_CODES", "RUNS", "AsJson", "Out", "Preset", "print_json", "user_errors", "width"]
 
-EXIT_CODES = """
-
+EXIT_CODES = (
+    "\n\n"
+    + """
 Exit codes: 0 done; 1 something failed (a run that diverged has not: that is its result, and is shown); 2 wrong
 arguments, or data or a library that is missing; 3 all done but experiments that were skipped, since not named and
 without their data; 130 stopped by Ctrl-C: the same command goes on where it stopped.
-"""
+""".strip().replace("\n", " ")
+)
 RUNS = Path("out/runs")
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 Out = Annotated[Path, typer.Option(help="folder the runs are kept in")]

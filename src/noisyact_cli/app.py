@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +16,28 @@ __all__ = ["app"]
 
 app = typer.Typer(
     help="Rerun the experiments of 'Noisy Activation Functions' and measure the library." + EXIT_CODES,
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    no_args_is_help=True, pretty_exceptions_enable=False,
 )  # fmt: skip
 app.add_typer(runs.app)
 app.add_typer(generate.app)
 app.add_typer(score.app)
 app.add_typer(translate.app)
 app.add_typer(data.app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"noisyact {version('noisyact')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options before any command."""
 
 
 @app.command("list")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from noisyact_cli import changes, grid, teams
 from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors
@@ -56,7 +57,8 @@ def run_one(
     out: Annotated[Path | None, typer.Option(help=f"folder the runs are kept in (default {RUNS})")] = None,
     settings: Set = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML with arm, seed, preset, device, out and a table [settings]; flags beat it")
+        Path | None,
+        typer.Option(help=escape("TOML with arm, seed, preset, device, out and a table [settings]; flags beat it")),
     ] = None,
     force: Force = False,
     log: Log = None,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from noisyact.experiments.experiment import UnknownName
+from noisyact.extras import how_to_install
 
 __all__ = ["LOGGERS", "Logger", "MLflow", "TensorBoard", "Trackio", "WandB", "check"]
 
@@ -227,7 +228,7 @@ def check(names: Sequence[str]) -> None:
         module, extra = LOGGERS[kind].needs
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:  # a folder of that name, as some of them make, is no library
-            raise ValueError(f"logger {kind!r}: {module} is not installed; it needs: pip install 'noisyact[{extra}]'")
+            raise ValueError(f"logger {kind!r}: {module} is not installed; it needs: {how_to_install(extra)}")
 
 
 def _title(config: Mapping[str, Any]) -> str:

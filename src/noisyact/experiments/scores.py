@@ -20,6 +20,7 @@ from typing import Any
 
 from noisyact.experiments.caption import CAPTIONS, SCORED
 from noisyact.experiments.files import alone_in, read_json, write_json
+from noisyact.extras import how_to_install
 
 __all__ = ["Scores", "add_scores", "put", "runs_in", "sampled", "score", "scored_before", "why_no_meteor"]
 
@@ -49,7 +50,7 @@ def score(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
         references: one or more for each of those images.
     """
     if importlib.util.find_spec("pycocoevalcap") is None:
-        raise ValueError("scoring captions needs pycocoevalcap: pip install 'noisyact[captions]'")
+        raise ValueError(f"scoring captions needs pycocoevalcap: {how_to_install('captions')}")
     if not captions:
         raise ValueError("there is no caption to score")
     if alone := [image for image in captions if not references.get(image)]:

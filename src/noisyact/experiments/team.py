@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from noisyact.experiments.experiment import Experiment, Task
+from noisyact.extras import how_to_install
 
 __all__ = ["ALONE", "ProcessFailed", "Spreading", "Team", "check_spreading", "join", "launch", "started_by_torchrun"]
 
@@ -165,7 +166,7 @@ def _fabric() -> Any:
     try:
         from lightning.fabric import Fabric
     except ImportError as error:
-        raise ValueError("several devices need Lightning: pip install 'noisyact[lightning]'") from error
+        raise ValueError(f"several devices need Lightning: {how_to_install('lightning')}") from error
     for name in ("lightning.fabric", "lightning.pytorch"):  # they would say that all processes are there
         logging.getLogger(name).setLevel(logging.WARNING)
     return Fabric
