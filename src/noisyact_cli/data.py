@@ -41,7 +41,7 @@ def data_verify(
         from noisyact.data import catalog, locate
         from noisyact.data.verify import verify
 
-        chosen = names or [name for name in catalog.names() if locate.status(name) == "present"]
+        chosen = names or [name for name in catalog.names() if locate.has_all(name)]
         problems = []
         for name in chosen:
             with View(1, "files") as view:
