@@ -101,3 +101,34 @@ def test_hints_name_extras_there_are():
     assert hinted <= EXTRAS.keys()
     modules = {re.split(r"[>=\[]", requirement)[0] for requirement in EXTRAS["experiments"]}
     assert modules == set(noisyact_cli._EXPERIMENTS)
+
+
+SPY = """
+import os, sys
+
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY"))
+
+sys.meta_path.insert(0, Spy())
+sys.argv = ["noisyact", *sys.argv[1:]]
+from noisyact_cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "seen"),
+    [
+        (["run", "unique"], {}, "1000 None"),
+        (["run", "unique"], {"OMP_WAIT_POLICY": "active"}, "None active"),
+        (["run", "unique"], {"GOMP_SPINCOUNT": "7"}, "7 None"),
+        (["list", "--json"], {}, "None None"),
+    ],
+)
+def test_threads_of_a_run_do_not_spin_for_long(command, given, seen):
+    """Said before torch, which reads it once; whoever sets it otherwise is heard."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", SPY, *command], capture_output=True, text=True, env=clean | given)
+    assert done.stdout.splitlines()[0] == seen
