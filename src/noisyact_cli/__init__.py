@@ -5,6 +5,7 @@ It is a package of its own because `import noisyact` imports torch, which takes 
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -18,4 +19,11 @@ def main() -> None:
         sys.exit(
             f"noisyact: {error.name} is not installed; the command line needs: pip install 'noisyact[experiments]'"
         )
-    app(prog_name="noisyact")
+    try:
+        try:
+            app(prog_name="noisyact")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:  # of the output: commands tell of all others
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would try again when it ends
+        sys.exit(1 if isinstance(error, BrokenPipeError) else f"noisyact: standard output: {error.strerror}")

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from noisyact_cli import data, generate, runs, score, translate
-from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors
+from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Commands, Out, Preset, print_json, user_errors
 
 __all__ = ["app"]
 
 app = typer.Typer(
     help="Rerun the experiments of 'Noisy Activation Functions' and measure the library." + EXIT_CODES,
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
 )  # fmt: skip
 app.add_typer(runs.app)
 app.add_typer(generate.app)

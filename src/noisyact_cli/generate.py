@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -32,11 +30,7 @@ def generate(
         from noisyact.experiments import registry
         from noisyact.experiments.generate import generate as draw
 
-        with warnings.catch_warnings(record=True) as passed_over:
-            warnings.simplefilter("always")
-            drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
-    for warning in passed_over:
-        print(f"noisyact: {warning.message}", file=sys.stderr)
+        drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
     if as_json:
         print_json(dataclasses.asdict(drawn))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -36,9 +35,7 @@ def translate(
         if text and file is not None:
             raise ValueError(f"--file {file}: give either sentences or a file")
         lines = text or (sys.stdin.readlines() if file is None else lines_of(file))
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: print(f"noisyact: {message}", file=sys.stderr)
-            found = translate_text(checkpoint, lines, beam=beam, length_power=length_power, device=resolve(device))
+        found = translate_text(checkpoint, lines, beam=beam, length_power=length_power, device=resolve(device))
         for number, line in enumerate(found):
             if line.too_long:
                 print(f"noisyact: line {number + 1} is longer than any sentence of training", file=sys.stderr)
