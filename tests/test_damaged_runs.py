@@ -89,11 +89,13 @@ def test_checkpoints_of_before_there_were_checksums_are_resumed(out, finished):
         state = read_json(checkpoint / "state.json")
         assert state.pop("records")["bytes"] > 0
         reseal(checkpoint, state)
-    train(out)
-    assert (folder / "metrics.jsonl").read_bytes() == (place(finished) / "metrics.jsonl").read_bytes()
-    stop(out)
-    (folder / "metrics.jsonl").write_text("5\n")
-    assert "line 1 has no update" in train(out, code=1).stderr
+    right = (folder / "metrics.jsonl").read_text()
+    for text, why in (("5\n", "line 1 has no update"), ("", "it has no line for update 12")):
+        (folder / "metrics.jsonl").write_text(text)
+        assert why in train(out, code=1).stderr
+    (folder / "metrics.jsonl").write_text(right)
+    assert train(out).stderr.count("\n") == 1
+    assert (folder / "metrics.jsonl").read_text() == right
 
 
 STRAYS = (".DS_Store", ".nfs00001", ".ipynb_checkpoints/x", "12345/x", "notes.txt", "000000099x/x", "٣٣٣٣٣٣٣٣٣/x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import sys
 import warnings
@@ -55,7 +56,8 @@ def user_errors() -> Iterator[None]:
     except (ValueError, OSError) as error:
         from noisyact.experiments.files import Damaged, in_words
 
-        print(f"noisyact: {in_words(error)}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes of a run one on each machine says it
+            print(f"noisyact: {in_words(error)}", file=sys.stderr)
         failed = isinstance(error, (Damaged, OSError)) and not isinstance(error, FileNotFoundError)
         raise typer.Exit(1 if failed else 2) from None
     except KeyboardInterrupt:

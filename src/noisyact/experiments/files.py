@@ -24,7 +24,7 @@ _WAYS_OUT = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on that disk"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a place that you may write to"),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "choose a place where a folder is or can be made"),
-    errno.EISDIR: "a file is needed there",
+    **dict.fromkeys((errno.EISDIR, errno.EINVAL), "a plain file is needed there"),
 }
 
 
@@ -39,6 +39,9 @@ class Damaged(ValueError):
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path} is damaged: {why}. Put the right file back, or do the run again with --force")
         self.path, self.why = path, why
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it is told to other processes
+        return type(self), (self.path, self.why)
 
 
 def in_words(error: Exception) -> str:
@@ -72,9 +75,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file at once: at no moment is there half of it."""
+    """Replace a file at once: at no moment is there half of it. A device or a pipe is left as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise OSError(errno.EINVAL, "Not a plain file")
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -96,10 +101,11 @@ def _umask() -> int:
 
 def remove(path: Path) -> None:
     """Remove whatever is at a path, a folder with all that is in it; nothing may be there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with named(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:

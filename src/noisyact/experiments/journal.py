@@ -57,6 +57,8 @@ def recorded(folder: Path, update: int, sealed: dict[str, Any] | None) -> tuple[
     content = read_bytes(path) if path.exists() else b""
     if sealed is None:
         evaluations = _up_to(update, path, lines_of(path, content))
+        if not evaluations or evaluations[-1]["update"] != update:
+            raise Damaged(path, f"it has no line for update {update}, which there is a checkpoint of")
     else:
         try:
             length, checksum = int(sealed["bytes"]), sealed["sha256"]

@@ -77,7 +77,8 @@ def training(
         **({"devices": team.size} if team.size > 1 else {}), "settings": dataclasses.asdict(settings),
     }  # fmt: skip
     config = json.loads(json.dumps(config))  # as it will be read: a tuple comes back as a list
-    with alone_in(folder) if team.leads else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        team.decided(lambda: held.enter_context(alone_in(folder)))
         known = team.decided(lambda: _known(folder, config, force))
         if known is not None:
             return known
@@ -233,14 +234,18 @@ def _train(
             return "diverged"
         if due:
             evaluations.append(line)
-            if team.leads:
-                journal.append(folder, line, when)
-                checkpoint.save(folder / "checkpoints", count, task, journal.seal(evaluations))
+            team.decided(functools.partial(_keep, folder, task, evaluations, when))
             team.reseed(seed, count)
             if progress is not None:
                 progress(count, task.updates, line)
         yield
     return "finished"
+
+
+def _keep(folder: Path, task: Task, evaluations: list[dict[str, float]], when: dict[str, Any]) -> None:
+    """Record the last evaluation, and then save the task."""
+    journal.append(folder, evaluations[-1], when)
+    checkpoint.save(folder / "checkpoints", when["update"], task, journal.seal(evaluations))
 
 
 def _broken(line: dict[str, float]) -> list[str]:
