@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["EXIT_CODES", "RUNS", "AsJson", "Commands", "Out", "Preset", "print_json", "user_errors"]
+__all__ = ["EXIT_CODES", "RUNS", "AsJson", "Commands", "Out", "Preset", "print_json"]
 
 EXIT_CODES = """
 
@@ -35,7 +35,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with warnings.catch_warnings(), user_errors():
+        with warnings.catch_warnings(), _told():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _show
             return super().invoke(ctx)
@@ -47,7 +47,7 @@ def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -
 
 
 @contextlib.contextmanager
-def user_errors() -> Iterator[None]:
+def _told() -> Iterator[None]:
     """What a user can put right is one line and an exit code; Ctrl-C says how to go on, with exit code 130."""
     try:
         yield

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import AsJson, print_json, user_errors
+from noisyact_cli.answers import AsJson, print_json
 
 __all__ = ["app"]
 
@@ -26,11 +26,10 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Draw text from a trained language model."""
-    with user_errors():
-        from noisyact.experiments import registry
-        from noisyact.experiments.generate import generate as draw
+    from noisyact.experiments import registry
+    from noisyact.experiments.generate import generate as draw
 
-        drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
+    drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
     if as_json:
         print_json(dataclasses.asdict(drawn))
     else:
