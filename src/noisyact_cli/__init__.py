@@ -5,6 +5,7 @@ It is a package of its own because `import noisyact` imports torch, which takes 
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -18,7 +19,10 @@ def main() -> None:
     try:
         from noisyact_cli.app import app
 
-        app(prog_name="noisyact")
+        try:
+            app(prog_name="noisyact")
+        finally:
+            sys.stdout.flush()
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module not in _EXPERIMENTS:
@@ -29,3 +33,6 @@ def main() -> None:
         print(f"noisyact: {module} is not installed. The library does without it; the command line needs: {needed}",
               file=sys.stderr)  # fmt: skip
         sys.exit(2)
+    except OSError as error:  # of the output: commands tell of all others
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would try again when it ends
+        sys.exit(1 if isinstance(error, BrokenPipeError) else f"noisyact: standard output: {error.strerror}")

@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from noisyact_cli import data, generate, runs, score, translate
-from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors, width
+from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Commands, Out, Preset, print_json, width
 
 __all__ = ["app"]
 
 app = typer.Typer(
     help="Rerun the experiments of 'Noisy Activation Functions' and measure the library." + EXIT_CODES,
-    no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
 )  # fmt: skip
 app.add_typer(runs.app)
 app.add_typer(generate.app)
@@ -80,17 +80,16 @@ def table(
     as_json: AsJson = False,
 ) -> None:
     """Print an experiment's table from the runs that are recorded."""
-    with user_errors():
-        from noisyact.experiments import registry
-        from noisyact.experiments.table import table_of
+    from noisyact.experiments import registry
+    from noisyact.experiments.table import table_of
 
-        found = table_of(registry.load(experiment), out, preset)
-        if not out.is_dir():
-            raise ValueError(f"--out {out}: there is no such folder")
-        if as_json:
-            print_json(found.as_json())
-        else:
-            print(found.text(width()))
+    found = table_of(registry.load(experiment), out, preset)
+    if not out.is_dir():
+        raise ValueError(f"--out {out}: there is no such folder")
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print(found.text(width()))
 
 
 @app.command("report")
@@ -99,22 +98,20 @@ def report(
     to: Annotated[Path, typer.Option("--output", "-o", help="the page to write")] = Path("report.html"),
 ) -> None:
     """Write one page of HTML with the tables, curves and figures of all runs below a folder; it needs no network."""
-    with user_errors():
-        from noisyact.experiments import report as page
+    from noisyact.experiments import report as page
 
-        if not out.is_dir():
-            raise ValueError(f"{out}: there is no such folder")
-        print(page.write(out, to, page.drawn_figures()))
+    if not out.is_dir():
+        raise ValueError(f"{out}: there is no such folder")
+    print(page.write(out, to, page.drawn_figures()))
 
 
 @app.command("figures")
 def figures(out: Annotated[Path, typer.Option("--out", "-o", help="folder for them")] = Path("out/figures")) -> None:
     """Draw the paper's figures of the activations themselves, as SVG and PNG."""
-    with user_errors():
-        from noisyact.experiments.figures import draw_all
+    from noisyact.experiments.figures import draw_all
 
-        for path in draw_all(out):
-            print(path)
+    for path in draw_all(out):
+        print(path)
 
 
 @app.command("bench", context_settings={"ignore_unknown_options": True, "help_option_names": []})

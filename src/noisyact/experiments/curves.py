@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ def _line(run: Run, metric: str) -> tuple[list[float], list[float]]:
 
 def _rounded(value: float | None) -> float | None:
     """Five digits: a page of many curves stays small."""
-    return None if value is None else float(f"{value:.5g}")
+    return None if value is None or math.isinf(rounded := float(f"{value:.5g}")) else rounded
 
 
 def _thinned(columns: dict[str, Column]) -> dict[str, Column]:

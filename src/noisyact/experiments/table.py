@@ -11,18 +11,20 @@ import dataclasses
 import itertools
 import json
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.files import read_json, read_lines
-from noisyact.experiments.statistics import interval
+from noisyact.experiments.statistics import interval, is_finite
 from noisyact.experiments.throughput import Throughput, throughput_of
 from noisyact.tables import text_table, wrapped
 
 __all__ = ["Estimate", "Row", "Table", "sweep_table_of", "table_of"]
+
+_VAST = 1e9
+"""From here on numbers are written with an exponent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row
         return experiment.metric
     paper, curves = matched.paper, {row.name: _curves(folder / row.name, experiment.metric) for row in rows}
     means = {
-        update: statistics.fmean(curve[update] for curve in curves[matched.name])
+        update: interval([curve[update] for curve in curves[matched.name]])[0] or 0.0
         for update in (curves[matched.name] or [{}])[0]
         if all(update in curve for curve in curves[matched.name])
     }
@@ -240,9 +242,9 @@ def _curves(folder: Path, metric: str) -> list[dict[int, float]]:
     for seed in sorted(folder.glob("seed-*")):
         try:
             if read_json(seed / "result.json")["status"] == "finished":
-                lines = read_lines(seed / "metrics.jsonl")
-                found.append({int(line["update"]): float(line[metric]) for line in lines if metric in line})
-        except (OSError, ValueError, KeyError, TypeError):
+                lines = [line for line in read_lines(seed / "metrics.jsonl") if is_finite(line.get(metric))]
+                found.append({int(line["update"]): float(line[metric]) for line in lines})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
     return found
 
@@ -275,8 +277,8 @@ def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
 
 def _checked(result: dict[str, Any]) -> dict[str, float | None]:
     for name, value in result.items():
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise ValueError(f"its {name} is {value!r}, not a finite number")
+        if value is not None and not is_finite(value):
+            raise ValueError(f"its {name} is {repr(value)[:40]}, not a finite number")
     return result
 
 
@@ -290,11 +292,13 @@ def _changes(settings: dict[str, Any], expected: Any) -> str:
 
 def _with_error(mean: float, ends: tuple[float, float]) -> str:
     """The mean with half its interval: two digits of that, and as many places of the mean."""
-    half = (ends[1] - ends[0]) / 2
+    half = ends[1] / 2 - ends[0] / 2  # of vast numbers the whole may be more than a float can hold
     if half == 0:
         return f"{_short(mean)} ± 0"
     places = max(0, 1 - math.floor(math.log10(half)))
-    return f"{_short(mean)} ± {_short(half)}" if places > 6 else f"{mean:.{places}f} ± {half:.{places}f}"
+    if places > 6 or max(abs(mean), half) >= _VAST:
+        return f"{_short(mean)} ± {_short(half)}"
+    return f"{mean:.{places}f} ± {half:.{places}f}"
 
 
 def _of_paper(value: float | None) -> str:
@@ -302,5 +306,5 @@ def _of_paper(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, and all those before the point."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    """Three digits, and all those before the point where it is not a vast number."""
+    return f"{value:.0f}" if 1000 <= abs(value) < _VAST else f"{value:.3g}"

@@ -65,7 +65,7 @@ class Team:
         return number
 
     def decided(self, decide: Callable[[], _T]) -> _T:
-        """What the first process decides, told to all; tensors come on the CPU."""
+        """What the first process decides, told to all; tensors come on the CPU. So is what a user can put right."""
         return decide()
 
     def reseed(self, seed: int, update: int) -> None:
@@ -126,8 +126,16 @@ class _FabricTeam(Team):
         return self._fabric.all_reduce(number.clone(), reduce_op="mean")
 
     def decided(self, decide: Callable[[], _T]) -> _T:
-        made = tree_map_only(Tensor, lambda tensor: tensor.cpu(), decide()) if self.leads else None
-        return self._fabric.broadcast(made)  # pyright: ignore[reportReturnType]
+        made, error = None, None
+        if self.leads:
+            try:
+                made = tree_map_only(Tensor, lambda tensor: tensor.cpu(), decide())
+            except (OSError, ValueError) as raised:  # the others would only see that the connection is lost
+                error = raised
+        made, error = self._fabric.broadcast((made, error))
+        if error is not None:
+            raise error
+        return made  # pyright: ignore[reportReturnType]
 
     def reseed(self, seed: int, update: int) -> None:
         if not self.leads:
