@@ -158,9 +158,11 @@ def test_bad_file_of_settings(tmp_path):
         ("arms = 1", "'arms' is unknown; allowed are arm, seed"),
         ("seed = true", "seed=True: must be a whole number"),
         ("seed =", "is not TOML"),
+        (f"[settings]\nhidden = 1{400 * '0'}", "must be a whole number"),
+        (f"[settings]\nc = 1{400 * '0'}", "must be a finite number"),
     ):
         file.write_text(text)
-        assert said in noisyact("run", "unique", "--config", file, code=2).stderr
+        assert said in noisyact("run", "unique", "--arm", "nan", "--config", file, code=2).stderr
 
 
 def test_missing_data_is_named_before_anything_is_run(tmp_path, monkeypatch):

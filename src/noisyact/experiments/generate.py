@@ -92,7 +92,7 @@ def _trained(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], Read
         task = experiment.start(experiment.settings(**config["settings"]), config["seed"], torch.device("cpu"))
         assert isinstance(task, Reader)
         task.final.load_state_dict(state["modules"][task.tested])
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         what = " ".join(str(error).split())[:200]  # torch has a line for every tensor
         raise ValueError(f"{folder}: its settings or weights are not those of this version: {what}") from None
     return config, task, state["update"]
