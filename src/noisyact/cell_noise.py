@@ -73,7 +73,7 @@ class RecurrentNoise(NoisyModule):
     def extra_repr(self) -> str:
         """The schemes with the scales in force."""
         state = None if self.state is None else in_force(self.state, self.scale)
-        gate = None if self.gate is None else in_force(self.gate, self.scale_of_gates())
+        gate = None if self.gate is None else in_force(self.gate, getattr(self, "gate_scale", self.scale))
         return repr(state) if state == gate else f"{state!r}, gate={gate!r}"
 
 
