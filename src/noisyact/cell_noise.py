@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisyact.activations import NoisyModule
+from noisyact.activations import NoisyModule, in_force
 from noisyact.noise import draw_seeds
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
@@ -67,8 +67,10 @@ class RecurrentNoise(NoisyModule):
             super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """The schemes."""
-        return repr(self.state) if self.state == self.gate else f"{self.state!r}, gate={self.gate!r}"
+        """The schemes with the scales in force."""
+        state = None if self.state is None else in_force(self.state, self.scale)
+        gate = None if self.gate is None else in_force(self.gate, getattr(self, "gate_scale", self.scale))
+        return repr(state) if state == gate else f"{state!r}, gate={gate!r}"
 
 
 def current(module: nn.Module, name: str) -> Tensor:
