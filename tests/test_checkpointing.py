@@ -233,6 +233,7 @@ def test_a_compiled_block_that_recomputes_inside_a_region_is_refused() -> None:
         pytest.raises(Exception, match="activation_memory_budget = 1"),
     ):
         checkpoint(compiled, x, use_reentrant=False)
+    gc.collect()  # in torch 2.9 a region that raised keeps its hooks on until its generator is collected
 
 
 @pytest.mark.parametrize("preserve", [True, False])

@@ -119,20 +119,12 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
             return _compiled_stream.next(device)
         seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
-    recording, replaying = checkpointing.current_regions()
-    if source.draw is not None and not recording and replaying is None and generator is None and shape == ():
+    checkpointed = checkpointing.current_pass()
+    if checkpointed is not None:
+        return checkpointed.seed(lambda: fresh_seed(device, generator, shape), of_torch=generator is None)
+    if source.draw is not None and generator is None and shape == ():
         return source.draw(device)
-    if replaying is None:
-        seed = fresh_seed(device, generator, shape)
-    else:
-        if generator is None:
-            _random_seed(
-                device, None, shape
-            )  # dropout further on must find torch's restored generator where it left it
-        seed = replaying.replay()
-    for region in recording:
-        region.record(seed)
-    return seed
+    return fresh_seed(device, generator, shape)
 
 
 def fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
@@ -170,7 +162,7 @@ def _rank() -> int:
 @constant
 def _in_checkpointed_region() -> bool:
     """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
-    return checkpointing.current_regions() != ([], None)
+    return checkpointing.current_pass() is not None
 
 
 @constant
