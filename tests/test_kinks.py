@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import PAIRS, SCHEMES, kinks, scheme_ids
 from torch import Tensor
 
 import noisyact as na
+from cases import PAIRS, SCHEMES, kinks, scheme_ids
 from noisyact import equations, functional
 from noisyact.ops.activation import noisy_activation
 from noisyact.pairs import HardPair
