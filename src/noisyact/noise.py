@@ -11,13 +11,17 @@ import threading
 from collections.abc import Callable, Sequence
 
 import torch
-import torch._functorch.config
 import torch.distributed
 from torch import Tensor
 from torch.fx.traceback import get_current_meta
 
 from noisyact import checkpointing
 from noisyact.compiling import constant
+
+try:
+    from torch._functorch import config as _partitioner
+except ImportError:  # torch promises neither the module nor its settings
+    _partitioner = None
 
 __all__ = ["draw_seed", "draw_seeds", "fresh_seed", "recurrent_normal", "source", "standard_normal"]
 
@@ -186,14 +190,13 @@ def _may_recompute_draws() -> bool:
     """Whether the compiler may run a random draw again in backward. Runs while a graph is traced.
 
     With an activation memory budget below 1 it does, and gets other numbers: a gradient that is silently wrong. The
-    seeds must then be functions of the graph's inputs.
+    seeds must then be functions of the graph's inputs. Where torch no longer has a setting, a draw may run again.
     """
-    config = torch._functorch.config
     of_region = get_current_meta().get("custom", {}).get("_region_activation_memory_budget", 1.0)
     recomputes = (
-        min(config.activation_memory_budget, of_region) < 1.0
-        or config.aggressive_recomputation
-        or not config.ban_recompute_not_in_allowlist
+        min(getattr(_partitioner, "activation_memory_budget", 0.0), of_region) < 1.0
+        or getattr(_partitioner, "aggressive_recomputation", True)
+        or not getattr(_partitioner, "ban_recompute_not_in_allowlist", False)
     )
     if recomputes:
         _compiled_stream.start()
