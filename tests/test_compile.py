@@ -217,6 +217,8 @@ RECOMPUTING = {
 def recomputed(case: str, model: nn.Module, x: Tensor):
     """A compiled function and the configuration it must run under."""
     settings, budget = RECOMPUTING[case]
+    if budget < 1.0 and not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
+        pytest.skip("this torch has no budgets for regions")
 
     def forward(x: Tensor) -> Tensor:
         with region(budget):
