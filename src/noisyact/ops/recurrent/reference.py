@@ -7,6 +7,7 @@ equal sizes. Gate order and biases are torch's.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -174,7 +175,7 @@ def layer(
     for observer in _observers:
         observer.begins()
     from_input = F.linear(x, weights["w_ih"], weights["b_ih"])
-    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    ends = list(itertools.accumulate(sizes, initial=0))
     outputs: list[Tensor] = [x] * len(sizes)
     for t in reversed(range(len(sizes))) if reverse else range(len(sizes)):
         now, size = slice(ends[t], ends[t + 1]), sizes[t]
