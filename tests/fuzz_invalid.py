@@ -43,7 +43,7 @@ def spoilt(rng: random.Random, tensor: Tensor) -> Tensor:
     """Another size, number of dimensions, dtype or device."""
     ways: dict[str, Callable[[], Tensor]] = {
         "size": lambda: resized(rng, tensor),
-        "dimension more": lambda: tensor.detach()[None, None],
+        "dimension more": lambda: tensor.detach()[None, None] if tensor.dim() > 1 else torch.ones(2, *tensor.shape),
         "dimensions": lambda: torch.ones(()) if tensor.dim() else torch.ones(2, 3),
         "integers": lambda: torch.ones(tensor.shape, dtype=torch.int64),
         "complex": lambda: torch.ones(tensor.shape, dtype=torch.complex64),
@@ -98,7 +98,6 @@ def wrong_sizes(rng: random.Random, sizes: list[int]) -> Tensor:
         [*sizes[:at], -sizes[at], *sizes[at + 1 :]],
         [*sizes[:at], sizes[at] + rng.choice([-1, 1]), *sizes[at + 1 :]],
         [sizes[0], sizes[0] + 5, *sizes[1:], -sizes[0] - 5],
-        [*sizes, 0],
         [2**62, *sizes],
         [],
     ]
