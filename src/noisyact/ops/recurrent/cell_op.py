@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.recurrent import native
-from noisyact.ops.recurrent.checks import check_backward, check_cell
+from noisyact.ops.recurrent.checks import check_backward, check_cell, no_second_derivative
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton import on
@@ -189,3 +189,4 @@ def _differentiate(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
 
 
 _cell.register_autograd(_differentiate, setup_context=_keep)
+_cell_backward.register_autograd(no_second_derivative("cell"))

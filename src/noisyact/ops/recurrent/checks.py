@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,15 @@ from torch import Tensor
 from noisyact.ops.dispatch import batched
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 
-__all__ = ["MisfitError", "check_backward", "check_cell", "check_layer", "check_rows", "check_sizes"]
+__all__ = [
+    "MisfitError",
+    "check_backward",
+    "check_cell",
+    "check_layer",
+    "check_rows",
+    "check_sizes",
+    "no_second_derivative",
+]
 
 
 class MisfitError(ValueError, RuntimeError):
@@ -103,10 +111,19 @@ def check_rows(x: Tensor, rows: int) -> None:
         raise MisfitError(f"the input must have {rows} rows, as many as its batch sizes sum to, not {tuple(x.shape)}")
 
 
+def no_second_derivative(what: str) -> Callable[..., Any]:
+    """The backward formula of a kernel's backward formula: an error that names the way out."""
+
+    def differentiate(*arguments: Any) -> Any:
+        raise RuntimeError(f"a second derivative of a recurrent {what} needs backend='reference'")
+
+    return differentiate
+
+
 def check_backward(what: str, gradients: Sequence[Tensor | None]) -> None:
     """Raise an error that names the way out where backward is asked for what the kernels have not."""
     if torch.is_grad_enabled():
-        raise RuntimeError(f"a second derivative of a recurrent {what} needs backend='reference'")
+        no_second_derivative(what)()
     if batched(*gradients):
         raise RuntimeError(
             f"several gradients of a recurrent {what} at once (vmap, is_grads_batched) need backend='reference'"

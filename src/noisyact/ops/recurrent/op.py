@@ -17,7 +17,14 @@ from torch import Tensor
 from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.product import product
 from noisyact.ops.recurrent import native
-from noisyact.ops.recurrent.checks import MisfitError, check_backward, check_layer, check_rows, check_sizes
+from noisyact.ops.recurrent.checks import (
+    MisfitError,
+    check_backward,
+    check_layer,
+    check_rows,
+    check_sizes,
+    no_second_derivative,
+)
 from noisyact.ops.recurrent.native import Call, contiguous
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
@@ -251,6 +258,7 @@ def _where_asked(
 
 
 _layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
+_layer_backward.register_autograd(no_second_derivative("layer"))
 
 
 class _EagerLayer(torch.autograd.Function):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows
+from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows, no_second_derivative
 from noisyact.ops.recurrent.gpu.op import Call, backward, forward, packed_rows
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
@@ -164,3 +164,4 @@ def _differentiate(ctx: Any, dy: Any, dh_n: Any, dc_n: Any, da: Any, dextra: Any
 
 
 _layer.register_autograd(_differentiate, setup_context=_keep)
+_layer_backward.register_autograd(no_second_derivative("layer"))
