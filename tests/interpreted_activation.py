@@ -114,3 +114,30 @@ def test_layouts_and_emptiness():
     gx, gp = triton.backward(empty, empty, *arguments)
     assert gx.shape == (0, 5)
     assert gp.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+def test_forward_leaves_the_scale_it_used(size):
+    """Backward reads it there: a schedule may have changed the tensor by then."""
+    _, x, p, scale = case((size,), na.NAH(), False)
+    used = torch.zeros(())
+    expected = triton.forward(x, p, scale, SEED, na.NAH(), na.HARD_TANH)
+    assert torch.equal(triton.forward(x, p, scale, SEED, na.NAH(), na.HARD_TANH, used), expected)
+    assert used.item() == scale.item()
+
+
+def test_what_a_kernel_cannot_read_is_refused():
+    g, x, p, scale = case((6, 5), na.NAH(), True)
+    rest = (SEED, na.NAH(), na.HARD_TANH)
+    freed = torch.ones(5)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="freed"):
+        triton.forward(x, freed, scale, *rest)
+    with pytest.raises(ValueError, match="one device, not cpu and meta"):
+        triton.forward(x, p.to("meta"), scale, *rest)
+    with pytest.raises(ValueError, match=r"one number here.*\(2,\)"):
+        triton.forward(x, p, torch.ones(2), *rest)
+    with pytest.raises(ValueError, match=r"gradient, of shape \(2,\)"):
+        triton.backward(g[0, :2], x, p, scale, *rest)
+    negated = torch._neg_view(-x)
+    assert torch.equal(triton.forward(negated, p, scale, *rest), triton.forward(x, p, scale, *rest))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,36 +31,67 @@ class NoisyModule(nn.Module):
     """What every noisy part of a model has: a scheme, a scale that annealing sets, and a rule for evaluation.
 
     The scale (c, or sigma where sigma is fixed) is a buffer: it moves with the module, is saved with it, and changes
-    without recompiling anything.
+    without recompiling anything. It is a float64 in a module of float64, else a float32.
     """
 
     scale: Tensor
 
-    def __init__(self, noise: Scheme | str, eval_noise: str, device: torch.device | str | None) -> None:
+    def __init__(
+        self,
+        noise: Scheme | str,
+        eval_noise: str,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         if eval_noise not in EVAL_NOISE:
             raise ValueError(f"eval_noise={eval_noise!r}: allowed are {', '.join(map(repr, EVAL_NOISE))}")
         self.noise = scheme(noise)
         self.eval_noise = eval_noise
-        self.register_buffer("scale", torch.full((), self.noise.scale, dtype=torch.float32, device=device))
+        self._set_to: dict[str, float] = {}
+        self._register_scale("scale", self.noise.scale, device, dtype)
+
+    def _register_scale(
+        self, name: str, value: float, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> None:
+        wide = (torch.get_default_dtype() if dtype is None else dtype) == torch.float64
+        self.register_buffer(name, torch.empty((), dtype=torch.float64 if wide else torch.float32, device=device))
+        self._write_scale(name, value)
+
+    def _write_scale(self, name: str, value: float) -> None:
+        """In place: captured graphs and DistributedDataParallel hold the tensor."""
+        self.get_buffer(name).fill_(value)
+        self._set_to[name] = value
 
     def set_scale(self, value: float) -> None:
-        """Set the strength of the noise from now on: c, or sigma where sigma is fixed."""
+        """Set the strength of all the noise from now on: c, or sigma where sigma is fixed."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"the noise scale must be a number, not {value!r}")
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"the noise scale must be finite and at least 0, not {value!r}")
-        self.scale.fill_(value)
+        for name in self._set_to:
+            self._write_scale(name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_set_to" not in state:  # pickled by an earlier version
+            self._set_to = {name: math.nan for name in ("scale", "gate_scale") if name in self._buffers}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        exact = dict(self._buffers)
+        before = {name: self.get_buffer(name) for name in self._set_to}
         super()._apply(fn, recurse)
-        for name, scale in self._buffers.items():
-            if scale is not None and scale.itemsize < 4:  # in half precision the values of a schedule would be rounded
-                before = exact[name]
-                assert before is not None
-                self._buffers[name] = before.to(scale.device, torch.float32)
+        for name, old in before.items():
+            new = self.get_buffer(name)
+            if new.itemsize < 4:  # in half precision the values of a schedule would be rounded
+                self._buffers[name] = old.to(new.device, torch.float32)
+            elif new.itemsize > old.itemsize and _rounds_to(self._set_to[name], old):
+                self._buffers[name] = torch.full_like(new, self._set_to[name])
         return self
+
+
+def _rounds_to(value: float, scale: Tensor) -> bool:
+    """Whether a scale is a number, rounded; it is another one if it was loaded."""
+    return type(scale) is Tensor and not scale.is_meta and scale.item() == scale.new_full((), value).item()
 
 
 class NoisyActivation(NoisyModule):
@@ -73,7 +104,7 @@ class NoisyActivation(NoisyModule):
         noise: a scheme or its text.
         num_parameters: 1, or the size of the last dimension for a p of its own for each unit, as the authors had.
         device: of p and the scale.
-        dtype: of p.
+        dtype: of p, and of the scale where it is float64.
         eval_noise: ``"expectation"`` as in the paper: the leak stays and xi becomes its mean; ``"hard"``: h(x) alone;
             ``"sample"``: noise as in training.
 
@@ -101,7 +132,7 @@ class NoisyActivation(NoisyModule):
         *,
         eval_noise: str = "expectation",
     ) -> None:
-        super().__init__(noise, eval_noise, device)
+        super().__init__(noise, eval_noise, device, dtype)
         if not isinstance(pair, (HardPair, Pair)):
             raise TypeError(f"pair must be a HardPair or a Pair, not {pair!r}")
         if isinstance(num_parameters, bool) or not isinstance(num_parameters, int) or num_parameters < 1:
@@ -118,7 +149,7 @@ class NoisyActivation(NoisyModule):
         """p uniform in [-1, 1] as in the paper, and the scale of the scheme."""
         if self.p is not None:
             nn.init.uniform_(self.p, -1.0, 1.0)
-        self.scale.fill_(self.noise.scale)
+        self._write_scale("scale", self.noise.scale)
 
     def forward(self, x: Tensor, xi: Tensor | None = None) -> Tensor:
         """phi(x, xi); xi, of x's shape, replaces the draw in training."""

@@ -38,10 +38,10 @@ class RecurrentNoise(NoisyModule):
     ) -> None:  # fmt: skip
         main = state or gate
         assert main is not None
-        super().__init__(main, eval_noise, device)
+        super().__init__(main, eval_noise, device, dtype)
         self.state, self.gate = state, gate
         if gate is not None and gate != main:
-            self.register_buffer("gate_scale", torch.full((), gate.scale, dtype=torch.float32, device=device))
+            self._register_scale("gate_scale", gate.scale, device, dtype)
         learns = any(s is not None and s.learns_p for s in (state, gate))
         self.names = tuple(names) if learns else ()
         for name in self.names:
@@ -54,22 +54,13 @@ class RecurrentNoise(NoisyModule):
         """p uniform in [-1, 1] as in the paper, and the scales of the schemes."""
         for p in self.parameters():
             nn.init.uniform_(p, -1.0, 1.0)
-        self.scale.fill_(self.noise.scale)
+        self._write_scale("scale", self.noise.scale)
         if "gate_scale" in self._buffers and self.gate is not None:
-            self.scale_of_gates().fill_(self.gate.scale)
+            self._write_scale("gate_scale", self.gate.scale)
 
     def all_p(self, count: int) -> list[Tensor | None]:
         """The p of each layer and direction, as the module has them now; None where nothing is learned."""
         return [getattr(self, name) for name in self.names] or [None] * count
-
-    def scale_of_gates(self) -> Tensor:
-        """The scale of the sigmoids' noise."""
-        return self._buffers.get("gate_scale", self.scale)  # pyright: ignore[reportReturnType]
-
-    def set_scale(self, value: float) -> None:
-        """Set the strength of all the noise from now on, the gates' too."""
-        super().set_scale(value)
-        self.scale_of_gates().fill_(value)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         if any(key.startswith(prefix) for key in state_dict):

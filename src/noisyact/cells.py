@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact import backends
 from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.ops.dispatch import tracing
 from noisyact.ops.recurrent.checks import MisfitError
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
 from noisyact.schemes import NAH, Scheme
@@ -41,21 +43,26 @@ class NoisyCell(nn.RNNCellBase):
                 f"{name}: input must be a floating-point tensor, not {getattr(x, 'dtype', type(x).__name__)}"
             )
         if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
-            raise MisfitError(f"{name}: input must end in {self.input_size} and be 1-D or 2-D, not {tuple(x.shape)}")
+            raise MisfitError(
+                f"{name}: input must end in {self.input_size} and be 1-D or 2-D, not {tuple(x.shape)}: input has "
+                f"inconsistent input_size: got {x.shape[-1] if x.dim() else 0} expected {self.input_size}"
+            )
         shape = (*x.shape[:-1], self.hidden_size)
-        for given, what in ((h, "h"), (c, "c")):
+        for place, (given, what) in enumerate(((h, "h"), (c, "c"))):
             if given is not None and given.shape != shape:
-                raise MisfitError(f"{name}: {what} must be of shape {shape}, not {tuple(given.shape)}")
+                raise _misfit(name, what, f"hidden{place}", tuple(given.shape), shape)
         count = NONLINEARITIES[self.kind]
         if xi is not None and xi.shape != (*x.shape[:-1], count, self.hidden_size):
             raise ValueError(
                 f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
             )
         rows = x if x.dim() == 2 else x.unsqueeze(0)
+        if tracing():  # an operation that a trace refuses to repeat with another batch, for which it would be wrong
+            rows = torch.stack(rows.unbind(0))
         h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), self.hidden_size)
         if self.kind == "lstm":
             c = rows.new_zeros(h.shape) if c is None else c.reshape(h.shape)
-        noise, drawn = noise_in_force(self.noise, self.training, self.hard, rows)
+        noise, drawn = noise_in_force(self.noise, self.noise is not None and self.training, self.hard, rows)
         if not drawn:
             xi = None
         w_ih, w_hh, b_ih, b_hh = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
@@ -82,6 +89,18 @@ class NoisyCell(nn.RNNCellBase):
         parts += [] if self.hard else ["hard=False"]
         parts += [] if self.backend == "auto" else [f"backend={self.backend!r}"]
         return ", ".join(parts)
+
+
+def _misfit(module: str, what: str, theirs: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> MisfitError:
+    """An error that has torch's words too, for who looks for them."""
+    if len(found) not in (1, 2):
+        more = f"Expected {'hx' if module.endswith('LSTMCell') else 'hidden'} to be 1D or 2D, got {len(found)}D instead"
+        more = more.replace("hx", f"hx[{theirs[-1]}]")
+    elif found[-1] != wanted[-1]:
+        more = f"{theirs} has inconsistent hidden_size: got {found[-1]}, expected {wanted[-1]}"
+    else:
+        more = f"Input batch size {wanted[0]} doesn't match {theirs} batch size {found[0]}"
+    return MisfitError(f"{module}: {what} must be of shape {wanted}, not {found}: {more}")
 
 
 class NoisyLSTMCell(NoisyCell):

@@ -11,6 +11,7 @@ from noisyact import equations
 from noisyact.compiling import constant
 from noisyact.noise import draw_seed, standard_normal
 from noisyact.ops.activation import has_kernel, noisy_activation, reference
+from noisyact.ops.activation.arguments import check, check_x
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import _KINDS, Scheme, scheme
 
@@ -50,7 +51,8 @@ def hard(x: Tensor, pair: HardPair | Pair) -> Tensor:
     >>> hard(torch.tensor([-1.0, 2.0]), RELU)
     tensor([0., 2.])
     """
-    return pair.h(_checked(x))
+    check_x(x)
+    return pair.h(x)
 
 
 def noisy_hard_tanh(
@@ -147,8 +149,7 @@ def noisy(
     tensor([1.0000, 0.4564])
     """
     noise = _scheme(noise)
-    _checked(x)
-    _check_p(x, p)
+    check(x, p, scale, seed)
     if scale is None:
         # Where x is, as a compiled graph wants it; outside one a GPU is spared the launch that fills it in.
         device = "cpu" if x.device.type == "cuda" and not torch.compiler.is_compiling() else x.device
@@ -164,8 +165,6 @@ def noisy(
         return noisy_activation(x, p, scale, None, noise, pair)
     if seed is None:
         seed = draw_seed(x.device, generator)
-    else:
-        _check_seed(seed)
     if isinstance(pair, Pair) or not has_kernel(x):
         return _with_xi(x, pair, noise, p, standard_normal(seed, x.shape), scale)
     return noisy_activation(x, p, scale, seed, noise, pair)
@@ -190,36 +189,8 @@ def _with_xi(
     dtype = reference.working_dtype(x.dtype)
     wide_p = 1.0 if p is None else p.to(dtype).reshape(() if p.numel() == 1 else -1)
     wide_xi = None if xi is None else xi.to(dtype)
-    return equations.phi(x.to(dtype), pair, noise, scale.to(dtype), wide_p, wide_xi).to(x.dtype)
-
-
-def _checked(x: Tensor) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a tensor, not {type(x).__name__}")
-    if not x.is_floating_point():
-        raise TypeError(f"x must be real floating point (float16, bfloat16, float32, float64), not {x.dtype}")
-    return x
-
-
-def _check_p(x: Tensor, p: Tensor | None) -> None:
-    if p is None:
-        return
-    if not isinstance(p, Tensor) or not p.is_floating_point():
-        raise TypeError(f"p must be a floating-point tensor or None, not {p!r}")
-    if p.numel() != 1 and (x.dim() == 0 or p.numel() != x.shape[-1] or p.shape[-1] != p.numel()):
-        raise ValueError(
-            f"p of shape {tuple(p.shape)} does not fit x of shape {tuple(x.shape)}: it must have one element, or one "
-            "for each place of x's last dimension"
-        )
-    if p.device != x.device:
-        raise ValueError(f"p is on {p.device} and x on {x.device}; they must be on one device")
-
-
-def _check_seed(seed: Tensor) -> None:
-    if not isinstance(seed, Tensor):
-        raise TypeError(f"seed must be a tensor, such as torch.tensor(7), not {seed!r}")
-    if seed.dtype != torch.int64 or seed.numel() != 1:
-        raise ValueError(f"seed must be one int64, not {seed.dtype} of shape {tuple(seed.shape)}")
+    wide_scale = scale.to(dtype).reshape(())
+    return equations.phi(x.to(dtype), pair, noise, wide_scale, wide_p, wide_xi).to(x.dtype)
 
 
 def _check_xi(x: Tensor, xi: Tensor, seed: Tensor | None) -> None:

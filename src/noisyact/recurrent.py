@@ -67,8 +67,8 @@ class NoisyRecurrent(nn.RNNBase):
         dtype = self._weight("weight_ih_l0").dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
-                f"{type(self).__name__}: the input is {x.dtype} and the weights are {dtype}; convert one of them, with "
-                f"input.to({dtype}) or model.to({x.dtype})"
+                f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype ({dtype}). Convert "
+                f"input: input.to({dtype}), or convert model: model.to({x.dtype})"
             )
         h, c = self._first_state(x, sizes, hx, packed)
         noise = self.noise
@@ -132,7 +132,9 @@ class NoisyRecurrent(nn.RNNBase):
             raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")
         for name, state, shape in zip(("hx[0]", "hx[1]"), states, shapes, strict=False):
             if tuple(state.shape) != shape:
-                raise RuntimeError(f"Expected {name} size {shape}, got {list(state.shape)}")
+                raise RuntimeError(
+                    f"{name}: Expected {name.replace('hx', 'hidden')} size {shape}, got {list(state.shape)}"
+                )
         order = None if packed is None else packed.sorted_indices
         states = [state if order is None else state.index_select(1, order) for state in states]
         return states[0], states[1] if self.kind == "lstm" else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 
 import torch
 from torch import Tensor
 
 from noisyact.compiling import constant
 from noisyact.ops import native
-from noisyact.ops.native.unit import Unit, address
+from noisyact.ops.native.unit import Unit, address, contiguous
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
@@ -37,49 +38,50 @@ def _present() -> bool:
     return native.library() is not None
 
 
-def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair) -> Tensor:
+def forward(
+    x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
+) -> Tensor:
     """As reference.forward."""
-    library = native.library()
-    assert library is not None
-    flat, flat_p = _contiguous(x), None if p is None else _contiguous(p)
+    flat, flat_p = contiguous(x), None if p is None else contiguous(p)
     y = torch.empty_like(flat)
-    settings = _settings(flat, flat_p, scale, seed, scheme, pair)
-    library.noisyact_activation_forward(
-        ctypes.byref(settings), address(flat), address(flat_p), address(y), torch.get_num_threads()
+    n = flat.numel()
+    settings = _settings(n, flat_p, scale, seed, scheme, pair)
+    native.function("noisyact_activation_forward", 4)(
+        ctypes.addressof(settings), address(flat), address(flat_p), address(y, n), torch.get_num_threads()
     )
-    return y.to(x.dtype)
+    return y if y.dtype is x.dtype else y.to(x.dtype)
 
 
 def backward(
-    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> tuple[Tensor, Tensor]:
     """As reference.backward."""
-    library = native.library()
-    assert library is not None
-    flat_g, flat, flat_p = _contiguous(g), _contiguous(x), None if p is None else _contiguous(p)
-    gx = torch.empty_like(flat)
-    gp = torch.empty(0 if p is None else p.numel())
-    library.noisyact_activation_chunk.restype = ctypes.c_int64  # a p of 2^25 places has chunks of 2^31 elements
-    chunk = library.noisyact_activation_chunk(ctypes.c_int64(gp.numel()))
-    partial = torch.zeros(-(-flat.numel() // chunk) * gp.numel())
-    settings = _settings(flat, flat_p, scale, seed, scheme, pair)
-    library.noisyact_activation_backward(
-        ctypes.byref(settings), address(flat_g), address(flat), address(flat_p), address(gx), address(gp),
+    flat_g, flat, flat_p = contiguous(g), contiguous(x), None if p is None else contiguous(p)
+    n, p_size = flat.numel(), 0 if flat_p is None else flat_p.numel()
+    gx, gp = torch.empty_like(flat), torch.empty(p_size)
+    partial = torch.zeros(-(-n // _chunk(p_size)) * p_size)
+    settings = _settings(n, flat_p, scale, seed, scheme, pair)
+    native.function("noisyact_activation_backward", 7)(
+        ctypes.addressof(settings), address(flat_g, n), address(flat), address(flat_p), address(gx, n), address(gp),
         address(partial), torch.get_num_threads(),
     )  # fmt: skip
-    return gx.to(x.dtype), gp if p is None else gp.reshape(p.shape).to(p.dtype)
+    return gx if gx.dtype is x.dtype else gx.to(x.dtype), gp if p is None else gp.reshape(p.shape).to(p.dtype)
 
 
-def _contiguous(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.float32).contiguous()
+@functools.lru_cache(maxsize=256)
+def _chunk(p_size: int) -> int:
+    """The elements of a chunk of backward, which has its own partial sums."""
+    chunk = native.loaded().noisyact_activation_chunk
+    chunk.restype = ctypes.c_int64  # a p of 2^25 places has chunks of 2^31 elements
+    return chunk(ctypes.c_int64(p_size))
 
 
 def _settings(
-    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+    elements: int, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> _Activation:
     return _Activation(
         unit=Unit.of(scheme, pair, float(scale), stochastic=seed is not None),
         seed=0 if seed is None else int(seed),
-        elements=x.numel(),
+        elements=elements,
         p_size=0 if p is None else p.numel(),
     )

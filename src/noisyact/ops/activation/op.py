@@ -9,17 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from noisyact.compiling import constant
 from noisyact.ops.activation import native, reference, triton
+from noisyact.ops.activation.arguments import check, check_gradient
+from noisyact.ops.dispatch import batched, plain, traced, transformed
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme, scheme
 
 __all__ = ["has_kernel", "noisy_activation"]
-
-_BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
 
 
 def noisy_activation(
@@ -39,15 +37,15 @@ def noisy_activation(
 
     Returns: x's shape and dtype.
     """
-    if not torch.compiler.is_compiling():
+    if not traced():
         if leave is None and has_torch_function((x,)):
             return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
-        if _plain(x, p):
+        if plain(x, p):
             # The same without torch's dispatcher, which takes longer than a GPU does.
             if torch.is_grad_enabled():
                 return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
             return _path(x).forward(x, p, scale, seed, scheme, pair)
-    return _activation(x, p, scale, seed, *_encode(scheme, pair))
+    return _activation(x, p, scale, seed, *_encode(scheme, pair))[0]
 
 
 def _encode(scheme: Scheme, pair: HardPair) -> tuple[str, list[float]]:
@@ -65,23 +63,8 @@ def _decode(scheme_text: str, pair_numbers: list[float]) -> tuple[Scheme, HardPa
 
 
 def has_kernel(x: Tensor) -> bool:
-    """Whether a fused kernel takes x. Without one, the formula in torch operations does the same and fuses better.
-
-    None does under torch.func or forward-mode differentiation: torch takes no custom operator through torch.func.grad,
-    and forward mode would drop the tangent of one without a word.
-    """
-    return (native.serves(x) or triton.serves(x)) and not _transformed()
-
-
-@constant
-def _transformed() -> bool:
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
-def _plain(*tensors: Tensor | None) -> bool:
-    """Whether these are tensors with memory of their own, and nobody listens to what is done with them."""
-    kinds = (Tensor, torch.nn.Parameter, type(None))
-    return all(type(t) in kinds for t in tensors) and torch._C._len_torch_dispatch_stack() == 0
+    """Whether a fused kernel takes x. Without one, the formula in torch operations does the same and fuses better."""
+    return (native.serves(x) or triton.serves(x)) and not transformed()
 
 
 def _path(x: Tensor) -> ModuleType:
@@ -91,11 +74,34 @@ def _path(x: Tensor) -> ModuleType:
     return reference
 
 
+def _forward(
+    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+) -> tuple[Tensor, Tensor | float]:
+    """phi, and the scale it was computed with: by the time of backward a schedule may have changed the tensor."""
+    path = _path(x)
+    if scale.is_cpu:
+        used = float(scale)
+        return path.forward(x, p, used, seed, scheme, pair), used
+    if path is triton:
+        used = torch.empty((), dtype=torch.float32, device=x.device)
+        return triton.forward(x, p, scale, seed, scheme, pair, used), used
+    used = scale.detach().clone()
+    return path.forward(x, p, used, seed, scheme, pair), used
+
+
 @torch.library.custom_op("noisyact::activation", mutates_args=())
 def _activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme_text: str, pair_numbers: list[float]
-) -> Tensor:
-    return _path(x).forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers)).contiguous()
+) -> tuple[Tensor, Tensor]:
+    """phi, and the scale it was computed with."""
+    check(x, p, scale, seed)
+    y, used = _forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers))
+    return y.contiguous(), _tensor(used, x)
+
+
+def _tensor(scale: Tensor | float, x: Tensor) -> Tensor:
+    dtype = reference.working_dtype(x.dtype)
+    return scale.to(dtype) if isinstance(scale, Tensor) else torch.tensor(scale, dtype=dtype)
 
 
 @torch.library.custom_op("noisyact::activation_backward", mutates_args=())
@@ -103,13 +109,16 @@ def _activation_backward(
     g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme_text: str,
     pair_numbers: list[float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    check(x, p, scale, seed)
+    check_gradient(g, x)
     gx, gp = _path(x).backward(g, x, p, scale, seed, *_decode(scheme_text, pair_numbers))
     return gx.contiguous(), gp.to(x.dtype if p is None else p.dtype)
 
 
 @_activation.register_fake
-def _(x: Tensor, p: Any, scale: Any, seed: Any, scheme_text: str, pair_numbers: list[float]) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def _(x: Tensor, p: Any, scale: Tensor, seed: Any, scheme_text: str, pair_numbers: list[float]):
+    used = torch.empty((), dtype=reference.working_dtype(x.dtype), device=scale.device)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), used
 
 
 @_activation_backward.register_fake
@@ -118,15 +127,20 @@ def _(g: Tensor, x: Tensor, p: Any, scale: Any, seed: Any, scheme_text: str, pai
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), gp
 
 
-def _keep(ctx: Any, inputs: tuple, output: Any) -> None:
-    *tensors, ctx.scheme_text, ctx.pair_numbers = inputs
-    ctx.save_for_backward(*tensors)
+def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    x, p, _, seed, ctx.scheme_text, ctx.pair_numbers = inputs
+    ctx.save_for_backward(x, p, output[1], seed)
 
 
-def _differentiate(ctx: Any, g: Tensor) -> tuple:
+def _differentiate(ctx: Any, g: Tensor, _: Tensor) -> tuple:
     x, p, scale, seed = ctx.saved_tensors
     gx, gp = _activation_backward(g, x, p, scale, seed, ctx.scheme_text, ctx.pair_numbers)
     return gx, None if p is None else gp, None, None, None, None
+
+
+def _keep_all(ctx: Any, inputs: tuple, output: Any) -> None:
+    *tensors, ctx.scheme_text, ctx.pair_numbers = inputs
+    ctx.save_for_backward(*tensors)
 
 
 def _differentiate_again(ctx: Any, g_gx: Tensor, g_gp: Tensor) -> tuple:
@@ -141,7 +155,7 @@ def _differentiate_again(ctx: Any, g_gx: Tensor, g_gp: Tensor) -> tuple:
 
 
 _activation.register_autograd(_differentiate, setup_context=_keep)
-_activation_backward.register_autograd(_differentiate_again, setup_context=_keep)
+_activation_backward.register_autograd(_differentiate_again, setup_context=_keep_all)
 
 
 class _EagerActivation(torch.autograd.Function):
@@ -150,17 +164,18 @@ class _EagerActivation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """As the registered operation; it keeps the same."""
-        *tensors, ctx.scheme, ctx.pair, ctx.leave = inputs
-        ctx.save_for_backward(*tensors)
-        return _path(inputs[0]).forward(*tensors, ctx.scheme, ctx.pair)
+        x, p, scale, seed, ctx.scheme, ctx.pair, ctx.leave = inputs
+        y, ctx.scale = _forward(x, p, scale, seed, ctx.scheme, ctx.pair)
+        ctx.save_for_backward(x, p, seed)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """As the registered one, which has a gradient in its turn, and takes several at once, where that is asked."""
-        (g,) = grad_outputs
-        x, p, scale, seed = ctx.saved_tensors
-        if torch.is_grad_enabled() or torch._C._dispatch_keys(g).has(_BATCHED):
-            gx, gp = _activation_backward(g, x, p, scale, seed, *_encode(ctx.scheme, ctx.pair))
+        (g,), scale = grad_outputs, ctx.scale
+        x, p, seed = ctx.saved_tensors
+        if torch.is_grad_enabled() or batched(g):
+            gx, gp = _activation_backward(g, x, p, _tensor(scale, x), seed, *_encode(ctx.scheme, ctx.pair))
         elif ctx.leave is not None and _path(x) is triton:
             gx, gp = triton.backward(g, x, p, scale, seed, ctx.scheme, ctx.pair, summed=False)
         else:

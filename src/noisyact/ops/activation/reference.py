@@ -18,14 +18,16 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair) -> Tensor:
+def forward(
+    x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
+) -> Tensor:
     """phi of x's shape and dtype; seed None gives the expectation."""
     wide_x, wide_p, wide_scale, xi = _widen(x, p, scale, seed)
     return equations.phi(wide_x, pair, scheme, wide_scale, wide_p, xi).to(x.dtype)
 
 
 def backward(
-    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
+    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of p (empty where there is no p)."""
     wide_x, wide_p, wide_scale, xi = _widen(x, p, scale, seed)
@@ -40,9 +42,9 @@ def backward(
 
 
 def _widen(
-    x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None
-) -> tuple[Tensor, Tensor | float, Tensor, Tensor | None]:
+    x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None
+) -> tuple[Tensor, Tensor | float, Tensor | float, Tensor | None]:
     dtype = working_dtype(x.dtype)
     xi = None if seed is None else standard_normal(seed, x.shape).to(dtype)
     wide_p = 1.0 if p is None else p.to(dtype).reshape(() if p.numel() == 1 else -1)
-    return x.to(dtype), wide_p, scale.to(dtype), xi
+    return x.to(dtype), wide_p, scale.to(dtype) if isinstance(scale, Tensor) else scale, xi

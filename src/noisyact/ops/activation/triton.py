@@ -11,11 +11,12 @@ from torch import Tensor
 
 from noisyact.compiling import constant
 from noisyact.equations import expected_epsilon
+from noisyact.ops.activation.arguments import check_gradient
 from noisyact.ops.triton import obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
-__all__ = ["at", "backward", "forward", "function_constants", "serves"]
+__all__ = ["at", "backward", "forward", "function_constants", "readable", "serves"]
 
 TILE = 1024
 """Elements that a program takes at once: 8 for each of its threads."""
@@ -36,25 +37,29 @@ def _present(device: int) -> bool:
     return obstacle(torch.device("cuda", device)) is None
 
 
-def forward(x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair) -> Tensor:
-    """As reference.forward."""
-    x, p = x.contiguous(), None if p is None else p.contiguous()
+def forward(
+    x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair,
+    used: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """As reference.forward; the scale that is read from memory is left in `used`, if there is one, for backward."""
+    x, p = readable(x, x), None if p is None else readable(x, p)
     y = torch.empty_like(x)
     n, features = x.numel(), 1 if p is None else p.numel()
     if n == 0:
         return y
-    tensors = (x, p, at(x, scale), at(x, seed), y)
+    tensors = (x, p, at(x, scale), at(x, seed), y, used)
     with on(x.device):
         _launchers(*_settings(tensors, scheme, pair))[0]((_programs(n, features),), tensors, (n, features))
     return y
 
 
 def backward(
-    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair,
+    g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair,
     summed: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As reference.backward; the gradient of p, unless it is to be summed, in float32 parts, [parts, p]."""
-    g, x, p = g.contiguous(), x.contiguous(), None if p is None else p.contiguous()
+    check_gradient(g, x)
+    g, x, p = readable(x, g), readable(x, x), None if p is None else readable(x, p)
     gx = torch.empty_like(x)
     n, features = x.numel(), 1 if p is None else p.numel()
     if n == 0:
@@ -83,11 +88,22 @@ def _programs(n: int, features: int) -> int:
     return min(tiles, -(-wanted // unit) * unit)
 
 
-def at(x: Tensor, number: Tensor | None) -> Tensor | float | None:
+def readable(x: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor as the kernels take it: where x is, one element after the other."""
+    if tensor.device != x.device:
+        raise ValueError(f"a kernel takes tensors of one device, not {x.device} and {tensor.device}")
+    return (tensor.resolve_neg() if tensor.is_neg() else tensor).contiguous()
+
+
+def at(x: Tensor, number: Tensor | float | None) -> Tensor | float | None:
     """A one-element tensor as the kernels take it: where x is, or, if it can be read without waiting, its value."""
-    if number is None or number.device == x.device:
+    if not isinstance(number, Tensor):
         return number
-    return float(number) if number.device.type == "cpu" and number.is_floating_point() else number.to(x.device)
+    if number.numel() != 1:
+        raise ValueError(f"a kernel takes one number here, not a tensor of shape {tuple(number.shape)}")
+    if number.device == x.device:
+        return number
+    return float(number) if number.is_cpu and number.is_floating_point() else number.to(x.device)
 
 
 def _settings(tensors: tuple[Any, ...], scheme: Scheme, pair: HardPair) -> tuple:

@@ -23,15 +23,17 @@ __all__ = ["backward_kernel", "forward_kernel", "scale_of", "seed_of", "tile_eps
 
 @triton.jit(do_not_specialize=["n", "features"])
 def forward_kernel(
-    x_ptr, p_ptr, scale, seed_ptr, y_ptr, n, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr,
+    x_ptr, p_ptr, scale, seed_ptr, y_ptr, used_ptr, n, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr,
     EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
     """phi of the n elements of x.
 
     p_ptr may be None for p = 1. For the expectation seed_ptr is None, and EXPECTED, else None, is epsilon. The scale is
-    a number or points to one.
+    a number or points to one; used_ptr, unless it is None, receives it.
     """
     scale = scale_of(scale)
+    if used_ptr is not None:
+        tl.store(used_ptr, scale, mask=tl.program_id(0) == 0)
     seed = seed_of(seed_ptr, EXPECTED)
     ps = _p(p_ptr, features, GROUPS, PER_FEATURE)
     whole, rest = _tiles(n, GROUPS)

@@ -7,10 +7,11 @@ import functools
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 from noisyact.ops.native.build import LIBRARIES, levels, library_path
 
-__all__ = ["library", "loaded", "runs", "status"]
+__all__ = ["function", "library", "loaded", "runs", "status"]
 
 
 @functools.cache
@@ -68,3 +69,11 @@ def loaded() -> ctypes.CDLL:
 def status() -> str:
     """Which kernels are in use on the CPU, and why."""
     return _load()[1]
+
+
+@functools.cache
+def function(name: str, addresses: int) -> Any:
+    """A function of the library that takes addresses (64-bit numbers pass as such), then the number of threads."""
+    found = getattr(loaded(), name)
+    found.argtypes = [ctypes.c_void_p] * addresses + [ctypes.c_int]
+    return found

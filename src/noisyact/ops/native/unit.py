@@ -6,13 +6,14 @@ import ctypes
 import math
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from noisyact import equations
 from noisyact.pairs import HardPair
 from noisyact.schemes import NANI, Scheme
 
-__all__ = ["Unit", "address"]
+__all__ = ["Unit", "address", "contiguous"]
 
 
 class Unit(ctypes.Structure):
@@ -52,6 +53,30 @@ class Unit(ctypes.Structure):
         )
 
 
-def address(tensor: Tensor | None) -> ctypes.c_void_p:
-    """Where a tensor's data begins; null for None."""
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+def contiguous(tensor: Tensor) -> Tensor:
+    """The tensor as C reads it: float32, one element after the other."""
+    if tensor.dtype is torch.float32 and tensor.is_contiguous() and not tensor.is_neg():
+        return tensor
+    return tensor.to(torch.float32).resolve_neg().contiguous()
+
+
+def address(tensor: Tensor | None, count: int | None = None) -> int | None:
+    """Where the data of a tensor begins, once C may read and write it there; None, a null pointer, for None.
+
+    Args:
+        tensor: what :func:`contiguous` gives.
+        count: the elements that C takes it to have.
+    """
+    if tensor is None:
+        return None
+    if not tensor.is_cpu or tensor.dtype is not torch.float32 or not tensor.is_contiguous() or tensor.is_neg():
+        raise ValueError(
+            f"a C kernel takes contiguous float32 tensors on the CPU, not {tensor.dtype} of strides {tensor.stride()} "
+            f"on {tensor.device}"
+        )
+    elements, begin = tensor.numel(), tensor.data_ptr()
+    if count is not None and elements != count:
+        raise ValueError(f"a C kernel was to be given {count} elements, not a tensor of shape {tuple(tensor.shape)}")
+    if begin == 0 and elements:
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+    return begin

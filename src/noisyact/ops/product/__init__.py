@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
+import struct
 
 import torch
 from torch import Tensor
 
 from noisyact.ops import native
+from noisyact.ops.native.unit import address, contiguous
 
 __all__ = ["product"]
 
 
-class _Product(ctypes.Structure):
-    """`product` in native.c."""
+_PRODUCT = struct.Struct("=4Q7q")
+"""`product` in native.c: the addresses of left, right, bias and out; rows, columns, depth; both strides of each factor.
 
-    _fields_ = (
-        ("left", ctypes.c_void_p),
-        ("right", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("columns", ctypes.c_int64),
-        ("depth", ctypes.c_int64),
-        ("left_row", ctypes.c_int64),
-        ("left_k", ctypes.c_int64),
-        ("right_k", ctypes.c_int64),
-        ("right_column", ctypes.c_int64),
-    )
+A ctypes.Structure takes longer to fill in than a small product takes."""
 
 
 def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -37,14 +26,25 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([[3., 3.],
             [3., 3.]])
     """
-    library = native.library()
-    assert library is not None
-    out = torch.empty(left.shape[0], right.shape[1])
-    bias = None if bias is None else bias.contiguous()
-    settings = _Product(
-        left.data_ptr(), right.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
-        left.shape[0], right.shape[1], left.shape[1], *left.stride(), *right.stride(),
-    )  # fmt: skip
-    if library.noisyact_product(ctypes.byref(settings), torch.get_num_threads()):
-        raise MemoryError(f"no memory for a product of {tuple(left.shape)} and {tuple(right.shape)}")
+    if left.dtype is not torch.float32 or right.dtype is not torch.float32 or not (left.is_cpu and right.is_cpu):
+        raise _misfit(left, right)
+    shape, other = left.shape, right.shape
+    if len(shape) != 2 or len(other) != 2 or shape[1] != other[0] or left.is_neg() or right.is_neg():
+        raise _misfit(left, right)
+    rows, depth, columns = *shape, other[1]
+    out = torch.empty(rows, columns)
+    begins = left.data_ptr(), right.data_ptr()
+    if 0 in begins and left.numel() and right.numel():
+        raise ValueError("a factor of a product has no memory: its storage was freed")
+    bias = None if bias is None else contiguous(bias)
+    settings = _PRODUCT.pack(
+        *begins, address(bias, columns) or 0, out.data_ptr(), rows, columns, depth, *left.stride(), *right.stride()
+    )
+    if native.function("noisyact_product", 1)(settings, torch.get_num_threads()):
+        raise MemoryError(f"no memory for a product of {tuple(shape)} and {tuple(other)}")
     return out
+
+
+def _misfit(left: Tensor, right: Tensor) -> ValueError:
+    factors = " and ".join(f"{tuple(t.shape)} of {t.dtype} on {t.device}" for t in (left, right))
+    return ValueError(f"a product takes float32 matrices [r, k] and [k, c] on the CPU, not {factors}")

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact.ops.dispatch import plain, traced
+from noisyact.ops.native.unit import contiguous
 from noisyact.ops.recurrent import native
 from noisyact.ops.recurrent.checks import check_backward, check_cell, no_second_derivative
-from noisyact.ops.recurrent.native import Call, contiguous
+from noisyact.ops.recurrent.native import Call
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton import on
 from noisyact.schemes import Scheme, scheme

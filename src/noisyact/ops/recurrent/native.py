@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from noisyact.ops import native
-from noisyact.ops.native.unit import Unit
+from noisyact.ops.native.unit import Unit, contiguous
 from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.pairs import HardPair
 
-__all__ = ["Call", "cell_backward", "cell_forward", "contiguous", "layer_backward", "layer_forward"]
+__all__ = ["Call", "cell_backward", "cell_forward", "layer_backward", "layer_forward"]
 
 _KINDS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 2}
 
@@ -111,34 +111,19 @@ class Call:
         return (4 if self.kind == "gru" else self.gates) * self.hidden
 
 
-def contiguous(tensor: Tensor) -> Tensor:
-    """The tensor as C takes it."""
-    if tensor.dtype == torch.float32 and tensor.is_contiguous():
-        return tensor
-    return tensor.to(torch.float32).contiguous()
-
-
 def _p(call: Call, p: Tensor | None) -> Tensor:
     """p as C takes it; ones stand for None."""
     return torch.ones(call.nonlinearities * call.hidden) if p is None else contiguous(p)
 
 
-@functools.cache
-def _function(name: str, arguments: int) -> Any:
-    """A function of the library that takes the layer, addresses (64-bit numbers pass as such), and the threads."""
-    function = getattr(native.loaded(), name)
-    function.argtypes = [ctypes.c_void_p] * (1 + arguments) + [ctypes.c_int]
-    function.restype = ctypes.c_int
-    return function
-
-
 def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *arguments: Tensor | int | None) -> None:
     # A structure for this run alone: two backward passes over one call may run in two threads.
     structure = _Layer.from_buffer_copy(call.structure)
-    structure.cell.p = p.data_ptr()
-    structure.cell.bias = None if candidate_bias is None else candidate_bias.data_ptr()
-    passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-    if _function(name, len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads()):
+    tensors = (p, candidate_bias, *arguments)
+    structure.cell.p, structure.cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
+    if 0 in passed and any(isinstance(a, Tensor) and a.numel() and not a.data_ptr() for a in tensors):
+        raise ValueError("a tensor of a recurrent layer has no memory: its storage was freed")
+    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads()):
         raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.dispatch import plain, traced
+from noisyact.ops.native.unit import contiguous
 from noisyact.ops.product import product
 from noisyact.ops.recurrent import native
 from noisyact.ops.recurrent.checks import (
@@ -25,7 +26,7 @@ from noisyact.ops.recurrent.checks import (
     check_sizes,
     no_second_derivative,
 )
-from noisyact.ops.recurrent.native import Call, contiguous
+from noisyact.ops.recurrent.native import Call
 from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 

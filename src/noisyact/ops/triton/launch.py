@@ -40,6 +40,8 @@ class Launcher:
     ) -> None:
         """Launch a grid of programs on the current device, where the tensors are."""
         addresses = [t if t is None or type(t) is float else t.data_ptr() for t in tensors]
+        if 0 in addresses:
+            _check_memory(tensors)
         # What Triton compiles for besides the dtypes: which addresses and numbers are multiples of 16, which numbers
         # are 1 or long, and the device.
         device = torch._C._cuda_getDevice() if self._compiled else None
@@ -59,6 +61,13 @@ class Launcher:
             *blocks, stream, compiled.function, compiled.packed_metadata, None, None, None, *addresses, *numbers,
             *self._tail,
         )  # fmt: skip
+
+
+def _check_memory(tensors: Sequence[Tensor | float | None]) -> None:
+    """Refuse tensors whose elements are nowhere; those that have none may be."""
+    for t in tensors:
+        if isinstance(t, Tensor) and t.numel() and t.data_ptr() == 0:
+            raise ValueError(f"a tensor of shape {tuple(t.shape)} on {t.device} has no memory: its storage was freed")
 
 
 @functools.lru_cache(maxsize=1024)
