@@ -35,6 +35,7 @@ from recurrent_cases import Case
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROCESSORS = processors(torch.device(DEVICE)) if DEVICE == "cuda" else 132
+SHORT = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter cannot multiply bfloat16
 SEED = torch.tensor(2**61 + 12345, device=DEVICE)
 
 Run = Callable[[], list[Tensor]]
@@ -91,7 +92,7 @@ def layers() -> Iterator[tuple[str, Run]]:
     small, odd = {"hidden": 40, "inputs": 16}, {"hidden": 37, "inputs": 7}
     large = {"hidden": 300 if DEVICE == "cuda" else 270, "inputs": 9}
     packed, reverse = {**odd, "packed": True}, {**odd, "reverse": True, "state": False}
-    short, soft = {**small, "dtype": torch.bfloat16}, {**odd, "hard": False, "bias": False, "has_p": False}
+    short, soft = {**small, "dtype": SHORT}, {**odd, "hard": False, "bias": False, "has_p": False}
     cases = [
         ("one launch, products in it", PROCESSORS, "lstm", "nah", small),
         ("one launch, products in it", PROCESSORS, "gru", "nan", odd),
@@ -112,7 +113,7 @@ def layers() -> Iterator[tuple[str, Run]]:
             ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", large),
             ("one launch, weights in parts, teams", PROCESSORS, "gru", "nan", large),
             ("one launch, weights in parts, teams", PROCESSORS, "rnn_tanh", "nan", large),
-            ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", {**large, "dtype": torch.bfloat16}),
+            ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", {**large, "dtype": SHORT}),
             ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", {**large, "packed": True}),
         ]
     for name, room, kind, noise, sizes in cases:

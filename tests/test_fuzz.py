@@ -1,9 +1,6 @@
 """A slice of both fuzzers, and sizes that 32 bits do not hold. `make sanitize` runs more of it, under sanitizers."""
 
 import ctypes
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,14 +16,14 @@ from noisyact.ops.product import product
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_calls_agree_with_the_reference(part):
-    at_kinks = sum(not fuzz_kernels.run_case(1, index) for index in range(part, 240, 4))
-    assert at_kinks <= 6
+    at_kinks = sum(not fuzz_kernels.run_case(1, index) for index in range(part, 120, 4))
+    assert at_kinks <= 3
 
 
 @pytest.mark.parametrize("fuzzer", fuzz_invalid.FUZZERS, ids=lambda fuzzer: fuzzer.__name__)
 def test_random_invalid_calls_raise(fuzzer, monkeypatch):
     monkeypatch.setattr(fuzz_invalid, "FUZZERS", [fuzzer])
-    for index in range(60):
+    for index in range(40):
         fuzz_invalid.run_case(1, index)
 
 
@@ -66,17 +63,13 @@ def test_memory_that_the_kernels_cannot_have_is_an_error(monkeypatch):
         layer(x)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the libraries' names are Linux's")
-def test_kernels_from_another_folder(tmp_path):
+def test_kernels_from_another_folder(tmp_path, monkeypatch):
     """NOISYACT_LIBRARIES, as make sanitize uses it."""
-    program = "from noisyact.ops import native; print(native.library() is not None, native.status())"
-
-    def status(folder):
-        run = [sys.executable, "-c", program]
-        environment = os.environ | {"NOISYACT_LIBRARIES": str(folder)}
-        return subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
-
-    assert status(tmp_path) == f"False no library in NOISYACT_LIBRARIES={tmp_path}; torch operations are used\n"
+    monkeypatch.setenv("NOISYACT_LIBRARIES", str(tmp_path))
+    load = native._load.__wrapped__  # without what it remembers
+    assert load() == (None, f"no library in NOISYACT_LIBRARIES={tmp_path}; torch operations are used")
     for library in LIBRARIES.glob("*.so"):
         (tmp_path / library.name).symlink_to(library)
-    assert status(tmp_path).startswith("True compiled C kernels")
+    library, status = load()
+    assert str(tmp_path) in library._name
+    assert status.startswith("compiled C kernels")

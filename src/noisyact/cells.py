@@ -65,9 +65,14 @@ class NoisyCell(nn.RNNCellBase):
         noise, drawn = noise_in_force(self.noise, self.noise is not None and self.training, self.hard, rows)
         if not drawn:
             xi = None
+        w_ih, w_hh, b_ih, b_hh = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        # torch multiplies by a weight on the meta device without a word, and returns what was in memory.
+        for given, what in ((w_ih, "weight_ih"), (w_hh, "weight_hh"), (b_ih, "bias_ih"), (b_hh, "bias_hh"), (h, "h")):
+            if given is not None and given.device != rows.device:
+                raise MisfitError(f"{name}: {what} is on {given.device} and the input on {rows.device}")
         # Back to the input's type: autocast makes the products half precision, and c must not be carried in that.
-        a = F.linear(rows, self.weight_ih, self.bias_ih).to(rows.dtype)
-        q = F.linear(h, self.weight_hh, self.bias_hh).to(rows.dtype)
+        a = F.linear(rows, w_ih, b_ih).to(rows.dtype)
+        q = F.linear(h, w_hh, b_hh).to(rows.dtype)
         separate = self.kind == "gru"
         new_h, new_c = run_cell(
             self.kind, a if separate else a + q, q if separate else None, h, c,

@@ -48,7 +48,11 @@ class NoisyRecurrent(nn.RNNBase):
 
     def noise_names(self) -> list[str]:
         """The names of p in the submodule `noise`, one for each layer and direction."""
-        return [names[0].replace("weight_ih", "p") for names in self._all_weights]
+        return [f"p_{suffix}" for suffix in self._suffixes()]
+
+    def _suffixes(self) -> list[str]:
+        """The ends of the names of each layer's and direction's parameters, such as `l0_reverse`."""
+        return [names[0].removeprefix("weight_ih_") for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
         """As torch's where its own layer is what runs; else nothing: there is no cuDNN layout to keep."""

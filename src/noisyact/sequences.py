@@ -134,6 +134,9 @@ def run_cell(
     seed: Tensor | None, xi: Tensor | None, backend: str,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The pointwise part of one step by the backend that can; :func:`reference.cell` has the shapes."""
+    for name, given in (("h", h), ("c", c), ("p", p), ("xi", xi)):
+        if given is not None and not given.is_floating_point():
+            raise TypeError(f"{name} must be real floating point, not {given.dtype}")
     dtype = working_dtype(a.dtype)
     path = backends.choose("auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None)
     wide_a, wide_h = a.to(dtype), h.to(dtype)
@@ -170,6 +173,8 @@ def _one_layer(
     state, gate = (None if s is None else scheme(s) for s in (noise, noise if gate_noise is None else gate_noise))
     if xi is not None and xi.shape != (steps, batch, count, hidden):
         raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
+    if xi is not None and not xi.is_floating_point():
+        raise TypeError(f"xi must be real floating point, not {xi.dtype}")
     if training and xi is None and seed is None and (state is not None or gate is not None):
         seed = draw_seed(x.device)
     dtype = working_dtype(x.dtype)

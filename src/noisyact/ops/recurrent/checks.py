@@ -142,6 +142,8 @@ def _check_noise(
         raise _misfit(
             "p", p, (count,), device, f"floating point, {count} elements ({NONLINEARITIES[kind]} for each unit)"
         )
+    if seed is not None and not isinstance(seed, Tensor):
+        raise TypeError(f"seed must be a tensor, such as torch.tensor(7), not {seed!r}")
     if seed is not None and (seed.numel() != 1 or seed.dtype is not torch.int64 or seed.device != device):
         raise _misfit("seed", seed, (), device, torch.int64)
     _check_scale(noise.state_scale, device)
