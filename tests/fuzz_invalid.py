@@ -176,8 +176,8 @@ def activation(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
         wrong = torch.tensor([3, 4])  # torch gives such calls to the operation's shape function, not to the kernel
     if name == "x" and wrong.shape[-1:] == (features,) and wrong.is_floating_point():
         wrong = torch.ones(2, features + 1)  # another number of rows, or of dimensions, is no error
-    if name == "p" and wrong.numel() == 1:
-        wrong = torch.ones(features + 1)  # one p for all is no error
+    if name == "p" and (wrong.numel() == 1 or wrong.dim() == 3):
+        wrong = torch.ones(features + 1)  # one p for all is no error, nor are dimensions of 1 before the last
     return call, right, {name: wrong}
 
 

@@ -1,5 +1,6 @@
 """Adadelta's kernel by Triton's interpreter; test_interpreted_kernels.py starts it."""
 
+import pytest
 import torch
 
 from noisyact.experiments import adadelta, adadelta_kernel
@@ -31,3 +32,13 @@ def test_the_kernel_is_torchs(monkeypatch):
     assert found.keys() == wanted.keys() == {0, 1, 2, 3}
     for index, state in wanted.items():
         torch.testing.assert_close(found[index], state, rtol=1e-5, atol=1e-9)
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    """An optimizer loads the state of another model without a look at its shapes."""
+    weight, gradient = torch.zeros(5), torch.ones(5)
+    for state in (torch.zeros(4), torch.zeros(5).double(), torch.zeros(10)[::2], torch.zeros(5, device="meta")):
+        for states in ((state, torch.zeros(5)), (torch.zeros(5), state)):
+            with pytest.raises(ValueError, match=r"must be"):
+                adadelta_kernel.update(weight, gradient, *states, 1.0, 0.9, 1e-6)
+    assert not weight.any()

@@ -88,3 +88,38 @@ def test_a_pass_that_does_not_ask_for_the_keys_leaves_nothing_behind(monkeypatch
     first = torch.autograd.grad(e, keys, retain_graph=True)[0]
     torch.autograd.grad(e, queries, retain_graph=True)
     assert torch.equal(torch.autograd.grad(e, keys)[0], first)
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    g, *right = case(2, 1, 3, 64, na.NAH())
+    keys, query, v, p, scale = right
+    function = triton.Function(na.NAH(), na.HARD_TANH, True)
+    wrong = [
+        (keys[..., :60], query[..., :60], v[:60], p, scale), (keys, query[:1], v, p, scale),
+        (keys, query, v[1:], p, scale), (keys, query, v, torch.ones(2), scale), (keys, query, v.double(), p, scale),
+        (keys, query, v, p, torch.ones(2)), (keys, query, v, p, None), (keys, query.to("meta"), v, p, scale),
+        (keys[:, :0], query, v, p, scale), (keys[0], query, v, p, scale),
+    ]  # fmt: skip
+    sums = triton.sums_for(keys, p)
+    for given in wrong:
+        with pytest.raises(ValueError, match=r"must be of shape|are wanted|one number|a scheme has a scale"):
+            triton.scores(*given, SEED, function)
+        with pytest.raises(ValueError, match=r"must be of shape|are wanted|one number|a scheme has a scale"):
+            triton.add_gradients(g, *given, SEED, function, sums)
+    with pytest.raises(ValueError, match="noise that is drawn a seed"):
+        triton.scores(*right, None, function)
+    with pytest.raises(ValueError, match="g must be of shape"):
+        triton.add_gradients(g[:, :, 1:], *right, SEED, function, sums)
+    with pytest.raises(ValueError, match="sums must be of shape"):
+        triton.add_gradients(g, *right, SEED, function, sums._replace(keys=sums.keys[:, 1:]))
+    with pytest.raises(ValueError, match="exactly where there is a p"):
+        triton.add_gradients(g, *right, SEED, function, sums._replace(p=None))
+
+
+def test_scales_of_two_dtypes():
+    """A kernel compiled for one must not read the other."""
+    _, *right, scale = case(1, 1, 2, 64, na.NAH())
+    function = triton.Function(na.NAH(), na.HARD_TANH, True)
+    found = [triton.scores(*right, scale.to(dtype), SEED, function) for dtype in (torch.float32, torch.float64)]
+    assert torch.equal(*found)
+    assert len({triton._kind(scale.to(dtype)) for dtype in (torch.float32, torch.float64)}) == 2

@@ -48,3 +48,15 @@ def test_heads_that_erase_all():
 def test_a_memory_of_other_strides():
     told, memory, before = case(2, 2, 8, 4)
     compare([told, memory.transpose(1, 2).contiguous().transpose(1, 2), before])
+
+
+def test_tensors_that_do_not_fit_are_refused():
+    told, memory, before = case(2, 2, 8, 4)
+    wrong = [
+        (told[:, 1:], memory, before), (told, memory[:, :7], before), (told, memory, before[:, :3]),
+        (told[:1], memory, before), (told.double(), memory, before), (told, memory.to("meta"), before),
+        (told, memory[:0], before[:0]), (told, memory, before[0]),
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(ValueError, match=r"must be of shape|are wanted"):
+            ntm_kernels.turn(*given)

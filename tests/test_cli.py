@@ -47,7 +47,9 @@ def test_help_is_quick():
 
 
 def test_list():
-    text = noisyact("list").stdout
+    listed = noisyact("list").stdout
+    assert max(map(len, listed.splitlines())) <= 80
+    text = " ".join(listed.split())
     found = {e["name"]: e for e in json.loads(noisyact("list", "--json").stdout)}
     assert set(found) >= {"mixture", "mnist", "unique"}
     for name, experiment in found.items():
@@ -156,9 +158,11 @@ def test_bad_file_of_settings(tmp_path):
         ("arms = 1", "'arms' is unknown; allowed are arm, seed"),
         ("seed = true", "seed=True: must be a whole number"),
         ("seed =", "is not TOML"),
+        (f"[settings]\nhidden = 1{400 * '0'}", "must be a whole number"),
+        (f"[settings]\nc = 1{400 * '0'}", "must be a finite number"),
     ):
         file.write_text(text)
-        assert said in noisyact("run", "unique", "--config", file, code=2).stderr
+        assert said in noisyact("run", "unique", "--arm", "nan", "--config", file, code=2).stderr
 
 
 def test_missing_data_is_named_before_anything_is_run(tmp_path, monkeypatch):
@@ -167,7 +171,9 @@ def test_missing_data_is_named_before_anything_is_run(tmp_path, monkeypatch):
     said = noisyact("reproduce", "unique", "mnist", *SMOKE, "--out", tmp_path / "out", code=2).stderr
     assert "noisyact data fetch mnist" in said
     assert not (tmp_path / "out").exists()
-    assert "missing" in noisyact("data", "list").stdout
+    listed = noisyact("data", "list").stdout
+    assert "missing" in listed
+    assert max(map(len, listed.splitlines())) <= 80
     assert {"mnist", "ptb"} <= {entry["name"] for entry in json.loads(noisyact("data", "list", "--json").stdout)}
     assert "noisyact data fetch mnist" in noisyact("data", "verify", "mnist", code=2).stderr
 
@@ -202,7 +208,7 @@ def test_runs_are_logged(tmp_path):
 def test_without_ray_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     said = noisyact("reproduce", "unique", "--engine", "ray", "--out", tmp_path / "out", code=2).stderr
-    assert "ray is not installed; it needs: pip install 'noisyact[ray]'" in said
+    assert "ray is not installed; it needs: pip install '.[ray]' in a checkout of noisyact" in said
     assert not (tmp_path / "out").exists()
 
 

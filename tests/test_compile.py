@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import noisyact as na
 from noisyact import functional, noise
+from noisyact.compiling import constant
 from noisyact.ops.activation import op
 
 # Noise strong enough that no call repeats another by chance: NANIL's must carry x back over the threshold to be seen.
@@ -216,6 +217,8 @@ RECOMPUTING = {
 def recomputed(case: str, model: nn.Module, x: Tensor):
     """A compiled function and the configuration it must run under."""
     settings, budget = RECOMPUTING[case]
+    if budget < 1.0 and not hasattr(torch.autograd.graph, "region_activation_memory_budget"):
+        pytest.skip("this torch has no budgets for regions")
 
     def forward(x: Tensor) -> Tensor:
         with region(budget):
@@ -290,3 +293,20 @@ def test_a_generator_is_refused_not_ignored(budget: float) -> None:
         pytest.raises(torch._dynamo.exc.Unsupported, match="Generator"),
     ):
         torch.compile(form, fullgraph=True, backend="aot_eager")(torch.randn(8))
+
+
+def test_settings_that_torch_no_longer_has_count_as_recomputing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not noise._may_recompute_draws()
+    monkeypatch.setattr(noise, "_partitioner", None)
+    assert noise._may_recompute_draws()
+
+
+def test_constants_are_marked_as_torch_marks_them() -> None:
+    """noisyact sets the mark itself, since torch's own function first imports the compiler."""
+
+    def marked(mark) -> dict:
+        def function() -> None: ...
+
+        return vars(mark(function))
+
+    assert marked(constant) == marked(torch.compiler.assume_constant_result)

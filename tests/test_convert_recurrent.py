@@ -135,16 +135,21 @@ def pruned():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "why"),
     [
-        lambda: nn.RNN(4, 5, nonlinearity="relu"), lambda: nn.RNNCell(4, 5, nonlinearity="relu"), lambda: OwnGRU(4, 5),
-        pruned, lambda: na.NoisyLSTM(4, 5, noise=None),
+        (lambda: nn.RNN(4, 5, nonlinearity="relu"), "does not saturate"),
+        (lambda: nn.RNNCell(4, 5, nonlinearity="relu"), "does not saturate"),
+        (lambda: OwnGRU(4, 5), "a subclass"),
+        (pruned, "weights are computed"),
+        (lambda: na.NoisyLSTM(4, 5, noise=None), "made without noise"),
+        (lambda: na.NoisyLSTM(4, 5), "what is noisy already stays"),
     ],
-    ids=["relu", "relu cell", "subclass", "pruned", "ours"],
-)  # fmt: skip
-def test_left_alone(make):
+    ids=["relu", "relu cell", "subclass", "pruned", "ours", "ours, noisy"],
+)
+def test_left_alone_and_said_why(make, why):
     module = make()
-    assert na.noisify(module, inplace=True) is module
+    with pytest.warns(UserWarning, match=f"noisify replaced nothing in {type(module).__name__}: .*({why})"):
+        assert na.noisify(module, inplace=True) is module
     outputs(module)
 
 

@@ -19,9 +19,11 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from data_cases import FIRST, SECOND, TINY, data_folder, file_of, left_in, set_of  # noqa: F401
 from noisyact.data import catalog, fetch, idx, locate, verify
+from noisyact_cli.app import app
 
 # --- the catalog, and finding ------------------------------------------------------------------------------------
 
@@ -70,6 +72,37 @@ def test_found_in_any_usual_place_and_form(folder, tmp_path):
         assert verify.verify(chosen) == []
     (folder / "first.txt.gz").write_bytes(packed)
     assert locate.file_in(folder, chosen.files[0]) == folder / "first.txt.gz"
+
+
+def test_a_truncated_file_is_not_present(folder):
+    """By its size alone; of a text compressed here the size is unknown, and only verifying tells."""
+    folder.mkdir(parents=True)
+    (folder / "second.bin").write_bytes(SECOND[:-1])
+    assert (locate.status(TINY), locate.has_all(TINY)) == ("damaged (1 of 2 files)", False)
+    (folder / "first.txt").write_bytes(FIRST)
+    assert (locate.status(TINY), locate.has_all(TINY)) == ("damaged (1 of 2 files)", True)
+    assert "has 69,999 bytes, not 70,000" in verify.verify(TINY)[0]
+    (folder / "second.bin").write_bytes(SECOND)
+    assert locate.status(TINY) == "present"
+    (folder / "first.txt").unlink()
+    (folder / "first.txt.xz").write_bytes(b"short")
+    assert locate.status(TINY) == "present"
+
+
+def test_data_commands_name_a_truncated_file(own_data):
+    mnist = own_data / "mnist"
+    mnist.mkdir(parents=True)
+    for file in catalog.dataset("mnist").files:
+        with (mnist / file.name).open("wb") as sparse:
+            sparse.truncate(file.size - (file.name == "t10k-labels-idx1-ubyte.gz"))
+    listed = CliRunner().invoke(app, ["data", "list"])
+    assert next(line.split()[1:3] for line in listed.stdout.splitlines() if line.startswith("mnist")) == [
+        "damaged",
+        "(1",
+    ]
+    verified = CliRunner().invoke(app, ["data", "verify"])
+    assert verified.exit_code == 1
+    assert "t10k-labels-idx1-ubyte.gz has 4,541 bytes, not 4,542" in verified.stdout
 
 
 def test_verify_names_what_is_wrong(folder):

@@ -62,6 +62,17 @@ def test_a_process_that_fails_ends_all_and_two_machines_do_what_two_devices_do(t
     assert not (tmp_path / "machine-1").exists()
 
 
+def test_what_the_first_process_cannot_write_is_said_once(tmp_path):
+    """The others are told of it: to them it would be a connection that is lost, and a traceback."""
+    (tmp_path / "file").touch()
+    parent = started(tmp_path / "file", 40, "--devices", "2")
+    said = parent.communicate(timeout=60)[1]
+    assert parent.returncode == 1
+    assert said.count("Not a directory; choose a place where a folder is or can be made") == 1
+    assert "failed with exit code 1; all were ended" in said
+    assert "Traceback" not in said
+
+
 def _fails_after_two_evaluations(out: Path, metrics: Path) -> None:
     parent = started(out, 100_000, "--devices", "2")
     end = time.monotonic() + 60

@@ -125,6 +125,9 @@ def test_what_cannot_be_is_named(trained, tmp_path):
     with pytest.raises(ValueError, match="'unique' has no model that could speak; allowed are ptb-word"):
         generate(registry.load("unique"), folder, "the")
     config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "settings": {**config["settings"], "c": 10**400}}))
+    with pytest.raises(ValueError, match="its settings or weights are not those of this version: int too large"):
+        generate(PTB_WORD, folder, "the")
     config["settings"]["hidden"] = 17
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"its settings or weights are not those of this version: .*size mismatch"):

@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(ROOT.glob("src/**/*.py")) + sorted(ROOT.glob("tests/**/*.py")) + sorted(ROOT.glob("examples/*.py"))
 LAYERS = [
-    "tables", "compiling", "schemes", "pairs", "equations", "checkpointing", "noise", "ops", "backends", "sequences",
-    "functional", "activations", "anneal", "scheduler", "saturating", "cell_noise", "cells", "recurrent", "inventory",
-    "convert", "finite", "sightings", "diagnostics", "integrations", "models", "data", "experiments",
+    "extras", "tables", "compiling", "schemes", "pairs", "equations", "checkpointing", "noise", "ops", "backends",
+    "sequences", "functional", "activations", "anneal", "scheduler", "saturating", "cell_noise", "cells", "recurrent",
+    "inventory", "convert", "finite", "sightings", "diagnostics", "integrations", "models", "data", "experiments",
     "bench",
 ]  # fmt: skip
 

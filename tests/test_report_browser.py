@@ -60,6 +60,45 @@ def test_hovering_shows_the_values_and_their_interval(opened, runs):
     assert not tip.is_visible()
 
 
+def test_a_tap_shows_the_values_until_the_next_elsewhere(opened):
+    """A phone has no pointer that stays: what a tap shows must outlast the finger."""
+    page = opened(width=390, has_touch=True, is_mobile=True)
+    first, second = (page.locator("#unique-smoke .curves .chart").nth(i) for i in (0, 1))
+    first.scroll_into_view_if_needed()
+    first.locator("svg").tap(position={"x": 300, "y": 100})
+    assert first.locator(".tip").is_visible()
+    assert first.locator(".tip b").inner_text() == "update 60"
+    assert first.locator("line.hair").count() == 1
+    assert first.locator("svg").evaluate("(svg) => getComputedStyle(svg).outlineStyle") == "none"
+    box = first.locator(".tip").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    first.locator("svg").tap(position={"x": 60, "y": 100})
+    assert first.locator(".tip b").inner_text() == "update 20"
+    second.locator("svg").tap(position={"x": 200, "y": 80})
+    assert second.locator(".tip").is_visible()
+    assert not first.locator(".tip").is_visible()
+    page.locator("h3", has_text="Learning curves").first.tap()
+    assert not second.locator(".tip").is_visible()
+
+
+def test_scrolling_over_a_chart_shows_nothing(opened):
+    """A finger that moves the page is not one that asks for values."""
+    page = opened(width=390, has_touch=True, is_mobile=True)
+    chart = headline(page)
+    chart.scroll_into_view_if_needed()
+    box, before = chart.locator("svg").bounding_box(), page.evaluate("scrollY")
+    touch = page.context.new_cdp_session(page)
+    place = {"x": box["x"] + 150, "y": box["y"] + 150}
+    touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [place]})
+    for step in range(1, 6):
+        moved = {**place, "y": place["y"] - 25 * step}
+        touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [moved]})
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.wait_for_function("(before) => scrollY > before", arg=before)
+    assert not chart.locator(".tip").is_visible()
+
+
 def test_arrow_keys_read_the_curve(opened, runs):
     page = opened()
     chart = headline(page)

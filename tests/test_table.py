@@ -6,6 +6,7 @@ import json
 import pytest
 
 from noisyact.experiments.files import write_json, write_lines
+from noisyact.experiments.ptb_word import PTB_WORD
 from noisyact.experiments.run import folder_of
 from noisyact.experiments.table import Estimate, sweep_table_of, table_of
 from noisyact.experiments.unique import UNIQUE
@@ -77,9 +78,9 @@ def test_numbers_of_the_paper_beside_its_headline(tmp_path):
     table = table_of(two, tmp_path, "smoke", ["nan", "reference"])
     assert table.others == {"updates_to_1%": True, "loss": False}  # first what the paper has too
     header, nan, reference = (line.split() for line in str(table).splitlines()[3:6])
-    assert header[-4:] == ["paper", "updates_to_1%", "paper", "loss"]
-    assert nan[-5:] == ["10", "31.12", "60", "40.5", "0.25"]
-    assert reference[-5:] == ["10", "33.28", "60", "-", "0.25"]
+    assert header[-7:] == ["paper", "updates_to_1%", "paper", "loss", "what", "it", "is"]
+    assert nan[2:] == ["10", "31.12", "60", "40.5", "0.25", "NAN"]
+    assert reference[2:] == ["10", "33.28", "60", "-", "0.25", "LSTM"]
     assert [row["papers"] for row in table.as_json()["rows"]] == [{"updates_to_1%": 40.5}, {}]
 
 
@@ -110,6 +111,43 @@ def test_sweep_has_a_row_a_value(tmp_path):
     table = sweep_table_of(UNIQUE, "nan", "smoke", [("c=1", tmp_path / "a"), ("c=2", tmp_path / "b")])
     assert [str(row.numbers["test_error"]) for row in table.rows] == ["3", "2"]
     assert table.order() == "c=2 ~ c=1"
+
+
+def test_sweep_rows_do_not_have_the_arms_setting(tmp_path):
+    """The arm's title names the setting it has elsewhere: "sigma=0.01  NANI, sigma = 0.268"."""
+    for value in ("0.01", "1"):
+        folder = folder_of(tmp_path / f"sigma={value}", "ptb-word", "smoke", "nani", 0)
+        write_json(folder / "result.json", {"status": "finished", "result": {"test_perplexity": 3.0}})
+    assert "sigma" in PTB_WORD.arm("nani").title
+    points = [(path.name, path) for path in sorted(tmp_path.iterdir())]
+    table = sweep_table_of(PTB_WORD, "nani", "smoke", points)
+    text = str(table)
+    assert PTB_WORD.arm("nani").title not in text
+    assert text.splitlines()[0].endswith("preset smoke: sweep of nani")
+    rows = [line.split() for line in text.splitlines() if line.startswith("sigma")]
+    assert rows == [["sigma=0.01", "1", "3", "-"], ["sigma=1", "1", "3", "-"]]
+    assert [row["title"] for row in table.as_json()["rows"]] == ["sigma=0.01", "sigma=1"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width, tmp_path):
+    """Nine arms with long names, six numbers, notes: nothing is lost, and each row begins with its arm."""
+    numbers = dict.fromkeys(("test_error", "test_error_at_10%", "test_error_at_25%", "updates_to_1%"), 123.456)
+    for arm in UNIQUE.arms:
+        for seed in range(2):
+            put(tmp_path, arm.name, seed, "finished", {"hidden": 99}, **numbers, seconds=1.5 + seed)
+    table = table_of(UNIQUE, tmp_path, "smoke")
+    wide, narrow = str(table), table.text(width)
+    assert max(map(len, wide.splitlines())) > 120
+    assert max(map(len, narrow.splitlines())) <= width
+    assert set(wide.split()) == set(narrow.split())
+    for name in ("test_error_at_10%", "updates_to_1%", "seconds"):
+        assert name in narrow
+    blocks = narrow.split("\n\n")[1:-1]
+    assert len(blocks) > 1
+    for block in blocks:
+        rows = [line.split()[0] for line in block.splitlines() if not line.startswith(" ")]
+        assert rows == ["arm", *(arm.name for arm in UNIQUE.arms)]
 
 
 def test_arms_are_compared_where_the_reference_is_as_far_as_the_papers(tmp_path):

@@ -161,8 +161,8 @@ class NoisyActivation(NoisyModule):
         )
 
     def extra_repr(self) -> str:
-        """The scheme, the number of parameters and, where it is not the default, the rule for evaluation."""
-        parts = [repr(self.noise), f"num_parameters={self.num_parameters}"]
+        """The scheme in force, the number of parameters and, where it is not the default, the rule for evaluation."""
+        parts = [repr(in_force(self.noise, self.scale)), f"num_parameters={self.num_parameters}"]
         if self.eval_noise != "expectation":
             parts.append(f"eval_noise={self.eval_noise!r}")
         return ", ".join(parts)
@@ -235,6 +235,18 @@ class NoisyReLU(NoisyActivation):
         eval_noise: str = "expectation",
     ) -> None:
         super().__init__(RELU, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+
+
+def in_force(noise: Scheme, scale: Tensor) -> Scheme:
+    """The scheme with the scale that annealing or a checkpoint has set; as it was given where the scale has no value.
+
+    >>> in_force(NAH(c=0.5), torch.tensor(0.3))
+    NAH(c=0.3, alpha=1.15, clip=False)
+    """
+    try:
+        return noise.with_scale(float(f"{scale.item():.7g}"))  # as many digits as float32 has
+    except (RuntimeError, ValueError):  # on the meta device, under a trace, or not finite
+        return noise
 
 
 def check_model(model: nn.Module) -> None:

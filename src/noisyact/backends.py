@@ -10,6 +10,7 @@ from noisyact.compiling import constant
 from noisyact.ops import native, triton
 from noisyact.ops.dispatch import transformed
 from noisyact.ops.recurrent.gpu.plan import processors
+from noisyact.pairs import HardPair, Pair
 
 __all__ = ["BACKENDS", "backend_info", "choose"]
 
@@ -79,17 +80,18 @@ def _why_no_kernels() -> str:
 
 
 def backend_info(module: torch.nn.Module | None = None) -> str:
-    """Say which kernels this installation has and, for a recurrent layer or cell, which path it takes and why.
+    """Say which kernels this installation has and, for a noisy layer, cell or activation, which path it takes and why.
 
     >>> print(backend_info().splitlines()[0].split(":")[0])
     cpu
     """
     lines = [f"cpu: {native.status()}", f"triton: {_gpu_status()}"]
     if module is not None:
-        for name in ("backend", "hard"):
-            if not hasattr(module, name):
-                raise TypeError(f"backend_info takes a noisy recurrent layer or cell, not {type(module).__name__}")
-        lines.append(f"{type(module).__name__}: {_path(module)}")
+        is_recurrent = all(hasattr(module, name) for name in ("backend", "hard"))
+        if not is_recurrent and not isinstance(getattr(module, "pair", None), (HardPair, Pair)):
+            raise TypeError(f"backend_info takes a noisy layer, cell or activation, not {type(module).__name__}")
+        path = _path(module) if is_recurrent else _path_of_activation(module)
+        lines.append(f"{type(module).__name__}: {path}")
     return "\n".join(lines)
 
 
@@ -112,6 +114,18 @@ def _path(module: Any) -> str:
         return "the Triton kernels" + ("" if isinstance(module, torch.nn.RNNCellBase) else _launches(weight.device))
     why = _obstacle(_of_device(weight.device), *arguments)
     return "torch operations, a step at a time: " + (why or "backend='reference'")
+
+
+def _path_of_activation(module: Any) -> str:
+    """For input on the module's device and of its parameter's dtype: an activation follows its input."""
+    device, dtype = module.scale.device, torch.float32 if module.p is None else module.p.dtype
+    if not isinstance(module.pair, HardPair):
+        return "torch operations: the kernels have piecewise linear functions alone"
+    name = _of_device(device)
+    why = _obstacle(name, device, dtype, hard=True, projection=False, xi=False)
+    if why is not None:
+        return f"torch operations: {why}"
+    return f"{'the C kernel' if name == 'cpu' else 'the Triton kernels'} for {str(dtype).removeprefix('torch.')} input"
 
 
 def _launches(device: torch.device) -> str:

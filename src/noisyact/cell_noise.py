@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisyact.activations import NoisyModule
+from noisyact.activations import NoisyModule, in_force
 from noisyact.noise import draw_seeds
 from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["RecurrentNoise", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]
+__all__ = ["RecurrentNoise", "current", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]
 
 
 class RecurrentNoise(NoisyModule):
@@ -60,15 +60,23 @@ class RecurrentNoise(NoisyModule):
 
     def all_p(self, count: int) -> list[Tensor | None]:
         """The p of each layer and direction, as the module has them now; None where nothing is learned."""
-        return [getattr(self, name) for name in self.names] or [None] * count
+        return [current(self, name) for name in self.names] or [None] * count
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         if any(key.startswith(prefix) for key in state_dict):
             super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """The schemes."""
-        return repr(self.state) if self.state == self.gate else f"{self.state!r}, gate={self.gate!r}"
+        """The schemes with the scales in force."""
+        state = None if self.state is None else in_force(self.state, self.scale)
+        gate = None if self.gate is None else in_force(self.gate, getattr(self, "gate_scale", self.scale))
+        return repr(state) if state == gate else f"{state!r}, gate={gate!r}"
+
+
+def current(module: nn.Module, name: str) -> Tensor:
+    """What a module has under a name now: a parameter, what a parametrization makes of one, or any tensor."""
+    own = module._parameters.get(name)  # quicker than getattr, which looks here last
+    return own if own is not None and name not in module.__dict__ else getattr(module, name)
 
 
 def recurrent_noise(

@@ -1,107 +1,170 @@
-"""Noise under activation checkpointing: the second run of a region gets the seeds of the first.
+"""Noise under activation checkpointing: the recomputation of a region uses the seeds of its first pass.
 
-torch.utils.checkpoint restores the random generators for the recomputation only with ``preserve_rng_state=True``;
-large-scale trainers often switch that off. Fresh seeds would then give the recomputed activations other noise than the
-loss has seen, and a wrong gradient without a word. So seeds drawn inside a region are kept with the region.
+torch.utils.checkpoint promises that with ``preserve_rng_state=True`` it restores its generators before a region runs
+again. Large-scale trainers often switch that off. Fresh seeds would then give the recomputed activations other noise
+than the loss has seen, and a gradient that is silently wrong. So a region's seeds are recorded with the region and
+replayed, whether or not torch restores anything.
 
-torch offers no public way to ask "which checkpointed region is this, and is it running again?". The answer is on the
-call stack: both of torch's implementations have a frame there that holds the region's own object. If a future torch
-renames those, no region is found and seeds are drawn as outside; the tests would say so.
+torch offers no public way to ask which region is running. The answer is on the call stack: frames of
+torch.utils.checkpoint hold the object of their region. They are recognised by their module and by the types of their
+variables. A region that is not recognised (in a newer torch, or a composable checkpoint of torch.distributed) relies on
+torch's promise: its seeds are drawn again, and that raises an error where torch does not restore the generator.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from types import FrameType
+import warnings
+from collections.abc import Callable
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _autograd
+from torch.autograd.function import FunctionCtx
 from torch.utils import checkpoint
 
-__all__ = ["Region", "current_regions"]
+__all__ = ["CheckpointedPass", "current_pass"]
+
+# torch promises none of these names. Where one is missing, no region is recognised.
+_graph_task: Callable[[], int | None] = getattr(torch._C, "_current_graph_task_id", lambda: None)
+_saved_tensor_hooks: Callable[[bool], Any] = getattr(
+    getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: ()
+)
+_NON_REENTRANT: Any = getattr(checkpoint, "_CheckpointFrame", ()) if _graph_task() is not None else ()
+_REENTRANT: Any = getattr(checkpoint, "CheckpointFunction", None) if _graph_task() is not None else None
+
+_MODULES = {checkpoint.__name__, checkpoint.checkpoint.__module__}
+_FORWARD, _BACKWARD = (
+    getattr(inspect.unwrap(getattr(_REENTRANT, name, None)), "__code__", None)  # pyright: ignore[reportArgumentType]
+    for name in ("forward", "backward")
+)
 
 
 class Region:
     """One pass over a checkpointed region. The seeds live on torch's own object for the region and go with it."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: Any, backward_pass: Any = None) -> None:
         self._owner = owner
+        self._backward_pass = backward_pass
+
+    @property
+    def seeds(self) -> list[Tensor]:
+        """The seeds of the first pass."""
+        return getattr(self._owner, "noisyact_seeds", [])
 
     def record(self, seed: Tensor) -> None:
         """Keep a seed of the first pass."""
-        if not hasattr(self._owner, "noisyact_seeds"):
+        if not self.seeds:
             self._owner.noisyact_seeds, self._owner.noisyact_position = [], {}
-        self._owner.noisyact_seeds.append(seed)
+        self.seeds.append(seed)
 
     def replay(self) -> Tensor:
-        """The next seed of the first pass."""
-        seeds: list[Tensor] = getattr(self._owner, "noisyact_seeds", [])
-        # Each backward pass that recomputes the region starts again from its first seed.
-        backward_pass = torch._C._current_graph_task_id()
-        position = self._owner.noisyact_position.get(backward_pass, 0) if seeds else 0
+        """The next seed of the first pass. Each backward pass that recomputes the region starts from the first one."""
+        seeds = self.seeds
+        position = self._owner.noisyact_position.get(self._backward_pass, 0) if seeds else 0
         if position >= len(seeds):
             raise RuntimeError(
                 f"a checkpointed region drew {len(seeds)} noise seeds in its first pass and asks for more in the "
                 "second: it must run the same noisy modules both times"
             )
-        self._owner.noisyact_position[backward_pass] = position + 1
+        self._owner.noisyact_position[self._backward_pass] = position + 1
         return seeds[position]
 
 
-def current_regions() -> tuple[list[Region], Region | None]:
-    """The checkpointed regions around the caller: those in their first pass, and the one that is being recomputed.
+class CheckpointedPass:
+    """What the call stack tells about the checkpointed regions around a draw.
 
-    Regions nest. What runs for the first time inside a region's second pass has been recorded by that region.
+    Regions nest. Those of ``recording`` are in their first pass; ``replaying`` is the one that is being recomputed.
+    What runs for the first time inside a recomputation has been recorded by the region that is recomputed.
     """
-    recomputing = torch._C._current_graph_task_id() != -1
-    hooked = _autograd._top_saved_tensors_default_hooks(True) is not None
-    if not (recomputing or hooked or not torch.is_grad_enabled()):
-        return [], None  # every checkpointed pass shows one of these; looking at the stack is for those alone
-    recording: list[Region] = []
+
+    def __init__(self) -> None:
+        self.recording: list[Region] = []
+        self.replaying: Region | None = None
+        self._always_seen = False
+        self._restores: list[bool] = []
+
+    def look(self, frame: FrameType) -> None:
+        """Take in a frame of torch.utils.checkpoint, innermost frame first."""
+        variables = frame.f_locals
+        contexts = [v for v in variables.values() if isinstance(v, FunctionCtx)]
+        for flag in (variables.get("preserve_rng_state"), *(getattr(c, "preserve_rng_state", None) for c in contexts)):
+            if flag is not None:
+                self._restores.append(bool(flag))
+        if frame.f_code is _FORWARD:
+            self.recording.append(Region(variables[frame.f_code.co_varnames[0]]))
+        elif frame.f_code is _BACKWARD:
+            self.replaying = Region(variables[frame.f_code.co_varnames[0]], _graph_task())
+            self._always_seen = True  # the first pass has a frame on the stack too
+        else:
+            self._look_for_objects(variables)
+
+    def _look_for_objects(self, variables: dict[str, Any]) -> None:
+        for value in list(variables.values()):
+            if isinstance(value, GeneratorType) and value.gi_frame is not None:
+                # The generator of a first pass is suspended while the region runs.
+                inner = value.gi_frame.f_locals.values()
+                self.recording += [Region(owner) for owner in inner if _is_region(owner)]
+            elif _is_region(value):
+                # torch counts passes itself: a saved tensor may be asked for outside any backward pass.
+                self.replaying = Region(value, variables.get("gid", _graph_task()))
+
+    def seed(self, draw: Callable[[], Tensor], of_torch: bool) -> Tensor:
+        """The seed of this pass: drawn in the first one, replayed in a recomputation.
+
+        Args:
+            draw: draws a fresh seed.
+            of_torch: whether it does so from torch's own generator.
+        """
+        if self.replaying is not None and (self.replaying.seeds or self._always_seen):
+            if of_torch:
+                draw()  # dropout further on must find torch's restored generator where it left it
+            seed = self.replaying.replay()
+        else:
+            recognised = self.recording and self.replaying is None
+            if not recognised and _graph_task() != -1:
+                self._require_restored_generator(of_torch)
+            seed = draw()
+        for region in self.recording:
+            region.record(seed)
+        return seed
+
+    def _require_restored_generator(self, of_torch: bool) -> None:
+        unknown = f"noise in a checkpointed region that noisyact does not recognise (torch {torch.__version__})"
+        if not of_torch:
+            raise RuntimeError(
+                f"{unknown}: torch does not restore a generator of your own for the recomputation; pass a seed instead"
+            )
+        if not all(self._restores):
+            raise RuntimeError(
+                f"{unknown}: the recomputation would draw other noise than the first pass; "
+                "use checkpoint(..., preserve_rng_state=True)"
+            )
+        if not self._restores:
+            _warn_once(f"{unknown}: gradients are right only with checkpoint(..., preserve_rng_state=True)")
+
+
+def current_pass() -> CheckpointedPass | None:
+    """The pass over checkpointed regions that the caller is part of; None outside any region."""
+    if _graph_task() == -1 and _saved_tensor_hooks(True) is None and torch.is_grad_enabled():
+        return None  # every checkpointed pass shows one of these; only then is the stack worth a look
+    found = None
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        look = _FRAMES.get(frame.f_code)
-        owner = None if look is None else look(frame)
-        if owner is not None:
-            if frame.f_code in _REPLAYING:
-                return recording, Region(owner)
-            recording.append(Region(owner))
+    while frame is not None and (found is None or found.replaying is None):
+        if frame.f_globals.get("__name__") in _MODULES:
+            found = found or CheckpointedPass()
+            found.look(frame)
         frame = frame.f_back
-    return recording, None
+    return found
 
 
-def _frame_of_generator(frame: FrameType) -> Any:
-    generator = frame.f_locals.get("gen")
-    inner = getattr(generator, "gi_frame", None)
-    return None if inner is None else inner.f_locals.get("new_frame")
+def _is_region(value: Any) -> bool:
+    return isinstance(value, _NON_REENTRANT) and hasattr(value, "__dict__")
 
 
-def _frame_of_unpack_hook(frame: FrameType) -> Any:
-    return frame.f_locals.get("frame")
-
-
-def _context(frame: FrameType) -> Any:
-    return frame.f_locals.get("ctx")
-
-
-def _unpack_hook_code() -> Any:
-    constants = checkpoint._checkpoint_hook.__init__.__code__.co_consts
-    return next((c for c in constants if getattr(c, "co_name", "") == "unpack_hook"), None)
-
-
-def _code(function: Any) -> Any:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
-
-
-_REPLAYING = {_unpack_hook_code(), _code(checkpoint.CheckpointFunction.backward)} - {None}
-_FRAMES = {
-    _code(checkpoint.checkpoint): _frame_of_generator,
-    _unpack_hook_code(): _frame_of_unpack_hook,
-    _code(checkpoint.CheckpointFunction.forward): _context,
-    _code(checkpoint.CheckpointFunction.backward): _context,
-}
-_FRAMES.pop(None, None)
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)

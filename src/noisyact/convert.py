@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noisyact.activations import NoisyHardSigmoid, NoisyHardTanh, NoisyModule, check_model
+from noisyact.activations import (
+    NoisyActivation,
+    NoisyHardSigmoid,
+    NoisyHardTanh,
+    NoisyModule,
+    NoisyReLU,
+    check_model,
+)
 from noisyact.cell_noise import recurrent_noise
-from noisyact.cells import NoisyGRUCell, NoisyLSTMCell, NoisyRNNCell
+from noisyact.cells import NoisyCell, NoisyGRUCell, NoisyLSTMCell, NoisyRNNCell
 from noisyact.inventory import inventory
-from noisyact.recurrent import NoisyGRU, NoisyLSTM, NoisyRNN
-from noisyact.saturating import RECURRENT, is_saturating, pair_of
+from noisyact.pairs import HARD_SIGMOID, RELU, HardPair, Pair
+from noisyact.recurrent import NoisyGRU, NoisyLSTM, NoisyRecurrent, NoisyRNN
+from noisyact.saturating import COMPUTED, RECURRENT, SUBCLASS, holds_weights, is_activation, obstacle, pair_of
 from noisyact.schemes import NAH, Scheme, scheme
 
 __all__ = ["denoisify", "noisify"]
 
 FilterFn = Callable[[nn.Module, str], bool]
+
+_NOISY: dict[type[nn.Module], type[nn.Module]] = {
+    nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN,
+    nn.LSTMCell: NoisyLSTMCell, nn.GRUCell: NoisyGRUCell, nn.RNNCell: NoisyRNNCell,
+}  # fmt: skip
+_ACTIVATIONS = (NoisyActivation, NoisyHardTanh, NoisyHardSigmoid, NoisyReLU)
 
 
 def noisify(
@@ -54,7 +70,8 @@ def noisify(
             is then as it was before.
         eval_noise: what the noisy activations do in evaluation mode.
 
-    Returns: the noisy model.
+    Returns: the noisy model. ``print(inventory(model))`` lists what is noisy in it, what is not, and why; where nothing
+    at all was replaced, a warning says so.
 
     >>> model = noisify(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "nah:c=0.3")
     >>> model[1]
@@ -72,10 +89,11 @@ def noisify(
     made: dict[nn.Module, nn.Module] = {}
 
     def make(old: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
-        recurrent = _has_noisy_version(old)
-        if not (recurrent or pair_of(old)) or not (filter_fn is None or filter_fn(counterparts[old], name)):
+        if not is_activation(old) or obstacle(old) is not None:
             return None
-        if recurrent:
+        if not (filter_fn is None or filter_fn(counterparts[old], name)):
+            return None
+        if isinstance(old, RECURRENT):
             new = _noisy_recurrent(old, noise, gate_noise, eval_noise)
         else:
             new = _noisy_activation(old, noise, gate_noise, eval_noise, *_place(home, model))
@@ -91,32 +109,86 @@ def noisify(
         if not left.complete:
             _replace(model, lambda new, name, home: made.get(new))
             raise ValueError(f"strict=True, and saturating parts remain:\n{left}")
+    if not made:
+        left = inventory(model)
+        already = f"what is noisy already stays ({len(left.noisy)})" if left.noisy else ""
+        why = "; ".join(filter(None, (left.left, already))) or "it has no activation"
+        filtered = " filter_fn may have left out what it replaces." if filter_fn is not None else ""
+        warnings.warn(f"noisify replaced nothing in {type(model).__name__}: {why}.{filtered}", stacklevel=2)
     return model
 
 
 def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
-    """Undo :func:`noisify`: put back the very activations it replaced. Noisy modules built by hand stay.
+    """Take the noise out of a model: the way back from :func:`noisify`, and the way from noisy modules to torch's.
+
+    Where noisify replaced a module, that very module comes back. A noisy module built by hand becomes torch's with the
+    same weights: nn.Hardtanh, nn.Hardsigmoid or nn.ReLU, which compute its function without noise; where torch has no
+    such module, the soft one that it is the hard version of: nn.Sigmoid, nn.LSTM, nn.GRU, nn.RNN and their cells. What
+    has no counterpart in torch stays, and a warning names it.
 
     >>> denoisify(noisify(nn.Sequential(nn.Hardtanh(-2, 2))))
     Sequential(
       (0): Hardtanh(min_val=-2, max_val=2)
     )
+    >>> denoisify(NoisyLSTM(4, 8, batch_first=True))
+    LSTM(4, 8, batch_first=True)
     """
     check_model(model)
     if not inplace:
         model = _copy_sharing_tensors(model)
+    restored = []
 
     def restore(noisy: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
         kept = noisy.__dict__.get("_replaced")
-        if kept is None:
+        original = _counterpart(noisy) if kept is None else kept[0]
+        if original is None:
             return None
-        (original,) = kept
         original.training = noisy.training
         _adopt_parameters(noisy, original)
         _share_hooks(noisy, original)
+        restored.append(original)
         return original
 
-    return _replace(model, restore)
+    model = _replace(model, restore)
+    left = inventory(model).noisy
+    if left:
+        named = "; ".join(f"{part.name or 'it'}: {part.kind}, {_why_noisy(model, part.name)}" for part in left)
+        warnings.warn(f"denoisify left parts of {type(model).__name__} noisy: {named}", stacklevel=2)
+    elif not restored:
+        warnings.warn(f"denoisify found nothing noisy in {type(model).__name__}", stacklevel=2)
+    return model
+
+
+def _counterpart(noisy: nn.Module) -> nn.Module | None:
+    """A module of torch's for a noisy one built by hand, without its weights; None where there is none."""
+    if type(noisy) in _ACTIVATIONS and isinstance(noisy, NoisyActivation):
+        return _plain_activation(noisy.pair)
+    if type(noisy) not in _NOISY.values() or not holds_weights(noisy):
+        return None
+    assert isinstance(noisy, (NoisyRecurrent, NoisyCell))
+    if noisy.noise is None:
+        return None
+    kind = next(kind for kind, ours in _NOISY.items() if ours is type(noisy))
+    settings: dict[str, Any] = {"nonlinearity": noisy.kind.removeprefix("rnn_")} if noisy.kind.startswith("rnn") else {}
+    return _like(noisy, kind, settings)
+
+
+def _plain_activation(pair: HardPair | Pair) -> nn.Module | None:
+    if not isinstance(pair, HardPair):
+        return None
+    if pair == RELU:
+        return nn.ReLU()
+    if (pair.slope, pair.offset) == (1.0, 0.0):
+        return nn.Hardtanh(pair.low, pair.high)
+    return nn.Sigmoid() if pair == HARD_SIGMOID else nn.Hardsigmoid() if pair == pair_of(nn.Hardsigmoid()) else None
+
+
+def _why_noisy(model: nn.Module, name: str) -> str:
+    """Why denoisify leaves a noisy module."""
+    module = model.get_submodule(name)
+    if type(module) in _NOISY.values():
+        return COMPUTED
+    return "torch has no such function" if type(module) in _ACTIVATIONS else SUBCLASS
 
 
 def _replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> nn.Module:
@@ -148,40 +220,28 @@ def _noisy_activation(
     return NoisyHardTanh(noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high)
 
 
-def _has_noisy_version(module: nn.Module) -> bool:
-    """Whether it is a saturating recurrent layer or cell of torch's that holds the weights it computes with.
-
-    Weight normalisation and pruning put other parameters in their place and recompute the weights at every call.
-    """
-    if type(module) not in RECURRENT or not is_saturating(module):
-        return False
-    assert isinstance(module, (nn.RNNBase, nn.RNNCellBase))
-    cell = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    names = [name for layer in module._all_weights for name in layer] if isinstance(module, nn.RNNBase) else cell
-    return set(names) == module._parameters.keys()
-
-
 def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noise: str) -> nn.Module:
     """The noisy layer or cell with the very weights of the old one."""
     weight = next(old.parameters())
-    if isinstance(old, nn.RNNBase):
-        kinds = {nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN}
-        settings = {name: getattr(old, name) for name in ("num_layers", "bias", "batch_first", "bidirectional")}
-        if isinstance(old, nn.LSTM):
-            settings["proj_size"] = old.proj_size
-        # On the meta device: no weights are drawn only to be thrown away.
-        new = kinds[type(old)](old.input_size, old.hidden_size, **settings, noise=None, device="meta")
-        new.dropout = old.dropout
-        names = new.noise_names()
-    else:
-        assert isinstance(old, nn.RNNCellBase)
-        kinds = {nn.LSTMCell: NoisyLSTMCell, nn.GRUCell: NoisyGRUCell, nn.RNNCell: NoisyRNNCell}
-        new = kinds[type(old)](old.input_size, old.hidden_size, old.bias, noise=None, device="meta")
-        names = ["p"]
+    new = _like(old, _NOISY[type(old)], {"noise": None})
+    names = new.noise_names() if isinstance(new, NoisyRecurrent) else ["p"]
     new.noise = recurrent_noise(
         new.kind, noise, gate_noise, names, new.hidden_size, eval_noise, weight.device, weight.dtype
     )
     _adopt_parameters(old, new)
+    return new
+
+
+def _like(old: Any, kind: type[nn.Module], settings: dict[str, Any]) -> Any:
+    """A recurrent layer or cell of another kind with the same settings."""
+    names = ["bias"]
+    if isinstance(old, nn.RNNBase):
+        names += ["num_layers", "batch_first", "bidirectional", *(["proj_size"] if old.mode == "LSTM" else [])]
+    settings = {**settings, **{name: getattr(old, name) for name in names}}
+    # On the meta device: no weights are drawn only to be thrown away.
+    new: Any = kind(old.input_size, old.hidden_size, **settings, device="meta")
+    if isinstance(old, nn.RNNBase):
+        new.dropout = old.dropout
     return new
 
 

@@ -12,6 +12,7 @@ from noisyact.compiling import constant
 from noisyact.noise import draw_seed, standard_normal
 from noisyact.ops.activation import has_kernel, noisy_activation, reference
 from noisyact.ops.activation.arguments import check, check_x
+from noisyact.ops.dispatch import traced
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import _KINDS, Scheme, scheme
 
@@ -160,7 +161,7 @@ def noisy(
         _check_xi(x, xi, seed)
         return _with_xi(x, pair, noise, p, xi if training else None, scale)
     if not training:
-        if isinstance(pair, Pair) or torch.compiler.is_compiling() or not has_kernel(x):
+        if isinstance(pair, Pair) or traced() or not has_kernel(x):
             return _with_xi(x, pair, noise, p, None, scale)  # plain operations: exporters and fusion understand them
         return noisy_activation(x, p, scale, None, noise, pair)
     if seed is None:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from noisyact.activations import NoisyModule, check_model
 from noisyact.cell_noise import RecurrentNoise
 from noisyact.cells import NoisyCell
 from noisyact.recurrent import NoisyRecurrent
-from noisyact.saturating import FUNCTIONS, METHOD_NAMES, is_saturating
+from noisyact.saturating import FUNCTIONS, METHOD_NAMES, is_activation, is_saturating, obstacle
 from noisyact.tables import text_table
 
 __all__ = ["Found", "Inventory", "inventory", "unchanged"]
@@ -37,6 +37,8 @@ class Found:
     """The module's type or the function's name."""
     where: str = ""
     """Of a function call, its file and line."""
+    why: str = dataclasses.field(default="", compare=False)
+    """Of what is not noisy, why :func:`noisyact.noisify` leaves it as it is, or that it does not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Inventory:
     """Modules that saturate and are not noisy."""
     calls: tuple[Found, ...]
     """Calls of saturating functions in forward methods: conversion cannot replace them."""
+    others: tuple[Found, ...] = ()
+    """Other activations of torch's: they do not saturate, or on one side alone, and conversion leaves them."""
 
     @property
     def complete(self) -> bool:
@@ -56,34 +60,65 @@ class Inventory:
 
     def __str__(self) -> str:
         rows = [("noisy", found.name or "(the model)", found.kind, "") for found in self.noisy]
-        rows += [("saturating", found.name or "(the model)", found.kind, "") for found in self.saturating]
+        rows += [("saturating", found.name or "(the model)", found.kind, found.why) for found in self.saturating]
         rows += [("call", found.name or "(the model)", found.kind, found.where) for found in self.calls]
-        return text_table(("what", "module", "type", "where"), rows) if rows else "nothing noisy and nothing saturating"
+        rows += [("other", _listed(names), kind, why) for (kind, why), names in _alike(self.others).items()]
+        if not rows:
+            return "nothing noisy and nothing saturating"
+        return text_table(("what", "module", "type", "where or why"), rows)
+
+    @property
+    def left(self) -> str:
+        """What is not noisy, in one sentence: how many of each kind, and why.
+
+        >>> inventory(nn.Sequential(nn.ReLU6(), nn.ReLU6(), nn.GELU())).left
+        '2 ReLU6 (has no noisy version), 1 GELU (does not saturate on both sides)'
+        """
+        parts = [
+            f"{len(names)} {kind} ({why})" for (kind, why), names in _alike((*self.saturating, *self.others)).items()
+        ]
+        parts += [f"a call of {found.kind} ({found.where})" for found in self.calls]
+        return ", ".join(parts)
+
+
+def _alike(found: Iterable[Found]) -> dict[tuple[str, str], list[str]]:
+    """The names of those that are of one kind for one reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.why), []).append(one.name)
+    return groups
+
+
+def _listed(names: list[str]) -> str:
+    return (names[0] or "(the model)") + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
-    """List the noisy parts of a model, the saturating modules that are not, and saturating function calls.
+    """List the noisy parts of a model, the saturating modules that are not, saturating calls, and other activations.
 
     With inputs the model runs once on them (in evaluation mode, no gradients, buffers and random generators left
     alone) and every call of torch.tanh, x.sigmoid(), F.hardtanh and the like outside a module of its own is seen.
     Without inputs the calls are looked for in the source of the model's classes, and such functions among the
     attributes of its modules.
 
-    >>> print(inventory(nn.Sequential(nn.Linear(2, 2), nn.Tanh())))
-    what        module  type  where
-    saturating  1       Tanh
+    >>> print(inventory(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.GELU())))
+    what        module  type  where or why
+    saturating  1       Tanh  noisify replaces it
+    other       2       GELU  does not saturate on both sides
     """
     check_model(model)
-    noisy, saturating = [], []
+    noisy, saturating, others = [], [], []
     for name, module in model.named_modules():
         if isinstance(module, RecurrentNoise):
             continue  # the layer or cell that it belongs to is listed
         if _is_noisy(module):
             noisy.append(Found(name, type(module).__name__))
         elif _saturates(module):
-            saturating.append(Found(name, type(module).__name__))
+            saturating.append(Found(name, type(module).__name__, why=_why(module)))
+        elif is_activation(module):
+            others.append(Found(name, type(module).__name__, why=_why(module)))
     calls = _run_calls(model, inputs, keywords) if inputs or keywords else _source_calls(model)
-    return Inventory(tuple(noisy), tuple(saturating), tuple(calls))
+    return Inventory(tuple(noisy), tuple(saturating), tuple(calls), tuple(others))
 
 
 def _is_noisy(module: nn.Module) -> bool:
@@ -95,6 +130,12 @@ def _is_noisy(module: nn.Module) -> bool:
 def _saturates(module: nn.Module) -> bool:
     """Also the recurrent layers and cells here that were made without noise."""
     return is_saturating(module) or (isinstance(module, (NoisyRecurrent, NoisyCell)) and module.kind != "rnn_relu")
+
+
+def _why(module: nn.Module) -> str:
+    if isinstance(module, (NoisyRecurrent, NoisyCell)):
+        return "was made without noise"
+    return obstacle(module) or "noisify replaces it"
 
 
 def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> list[Found]:

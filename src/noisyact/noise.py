@@ -11,13 +11,17 @@ import threading
 from collections.abc import Callable, Sequence
 
 import torch
-import torch._functorch.config
 import torch.distributed
 from torch import Tensor
 from torch.fx.traceback import get_current_meta
 
 from noisyact import checkpointing
 from noisyact.compiling import constant
+
+try:
+    from torch._functorch import config as _partitioner
+except ImportError:  # torch promises neither the module nor its settings
+    _partitioner = None
 
 __all__ = ["draw_seed", "draw_seeds", "fresh_seed", "recurrent_normal", "source", "standard_normal"]
 
@@ -119,20 +123,12 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
             return _compiled_stream.next(device)
         seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
-    recording, replaying = checkpointing.current_regions()
-    if source.draw is not None and not recording and replaying is None and generator is None and shape == ():
+    checkpointed = checkpointing.current_pass()
+    if checkpointed is not None:
+        return checkpointed.seed(lambda: fresh_seed(device, generator, shape), of_torch=generator is None)
+    if source.draw is not None and generator is None and shape == ():
         return source.draw(device)
-    if replaying is None:
-        seed = fresh_seed(device, generator, shape)
-    else:
-        if generator is None:
-            _random_seed(
-                device, None, shape
-            )  # dropout further on must find torch's restored generator where it left it
-        seed = replaying.replay()
-    for region in recording:
-        region.record(seed)
-    return seed
+    return fresh_seed(device, generator, shape)
 
 
 def fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
@@ -170,7 +166,7 @@ def _rank() -> int:
 @constant
 def _in_checkpointed_region() -> bool:
     """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
-    return checkpointing.current_regions() != ([], None)
+    return checkpointing.current_pass() is not None
 
 
 @constant
@@ -194,14 +190,13 @@ def _may_recompute_draws() -> bool:
     """Whether the compiler may run a random draw again in backward. Runs while a graph is traced.
 
     With an activation memory budget below 1 it does, and gets other numbers: a gradient that is silently wrong. The
-    seeds must then be functions of the graph's inputs.
+    seeds must then be functions of the graph's inputs. Where torch no longer has a setting, a draw may run again.
     """
-    config = torch._functorch.config
     of_region = get_current_meta().get("custom", {}).get("_region_activation_memory_budget", 1.0)
     recomputes = (
-        min(config.activation_memory_budget, of_region) < 1.0
-        or config.aggressive_recomputation
-        or not config.ban_recompute_not_in_allowlist
+        min(getattr(_partitioner, "activation_memory_budget", 0.0), of_region) < 1.0
+        or getattr(_partitioner, "aggressive_recomputation", True)
+        or not getattr(_partitioner, "ban_recompute_not_in_allowlist", False)
     )
     if recomputes:
         _compiled_stream.start()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = ["HARD_SIGMOID", "HARD_TANH", "RELU", "HardPair", "Pair", "harden"]
 
@@ -70,7 +71,7 @@ class HardPair:
 
     def clip(self, value: Tensor) -> Tensor:
         """The value clipped to the range of h."""
-        return torch.clamp(value, self.low, self.high)
+        return _clip(value, self.low, self.high)
 
     def saturated(self, x: Tensor) -> Tensor:
         """Where x lies on or beyond a threshold."""
@@ -113,7 +114,7 @@ class Pair:
         """The value clipped to the range of h."""
         if self.limits is None:
             raise ValueError("clip=True needs the range of h: give Pair(limits=(low, high))")
-        return torch.clamp(value, *self.limits)
+        return _clip(value, *self.limits)
 
     def saturated(self, x: Tensor) -> Tensor:
         """Where x lies on or beyond a threshold."""
@@ -150,6 +151,21 @@ def harden(f: Callable[[Tensor], Tensor]) -> HardPair:
         return HardPair(float(slope), float(offset.detach()), low, high)
     except ValueError as error:
         raise ValueError(f"{getattr(f, '__name__', f)!r} has no hard version: {error}") from None
+
+
+def _clip(value: Tensor, low: float, high: float) -> Tensor:
+    """``max(min(value, high), low)``, whose gradient at the limits is 1, as the kernels have it.
+
+    The gradient of torch.clamp at its limits is 1 or 0, depending on the release of torch.
+    """
+    clipped = torch.clamp(value.detach(), low, high)
+    if not (value.requires_grad or torch.compiler.is_compiling() or _forward_mode()):
+        return clipped  # without a derivative the selection would only take time
+    return torch.where(value == clipped, value, clipped)
+
+
+def _forward_mode() -> bool:
+    return getattr(forward_ad, "_current_level", 0) >= 0
 
 
 def _limit(f: Callable[[Tensor], Tensor], sign: float) -> float:

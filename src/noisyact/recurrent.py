@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from noisyact import backends
-from noisyact.cell_noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.cell_noise import current, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.ops.dispatch import tracing, transformed
 from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.reference import CellNoise
@@ -64,7 +64,7 @@ class NoisyRecurrent(nn.RNNBase):
         """As nn.LSTM, nn.GRU or nn.RNN: batched, unbatched or packed input; returns the output and the last state."""
         packed = input if isinstance(input, PackedSequence) else None
         x, sizes, unbatched, hx = self._rows(input, hx)
-        dtype = self._weight("weight_ih_l0").dtype
+        dtype = current(self, "weight_ih_l0").dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
                 f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype ({dtype}). Convert "
@@ -76,7 +76,8 @@ class NoisyRecurrent(nn.RNNBase):
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
             x = _of_these_sizes(x) if tracing() else x
-            y, h_n, c_n = self._layers(x, sizes, h, c, *noise_in_force(noise, self.training, self.hard, x))
+            p = [None] * len(self._all_weights) if noise is None else noise.all_p(len(self._all_weights))
+            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x))
         return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
@@ -139,24 +140,19 @@ class NoisyRecurrent(nn.RNNBase):
         states = [state if order is None else state.index_select(1, order) for state in states]
         return states[0], states[1] if self.kind == "lstm" else None
 
-    def _weight(self, name: str) -> Tensor:
-        """What the module has under a name now: a parameter, what a parametrization makes of one, or any tensor."""
-        own = self._parameters.get(name)  # quicker than getattr, which looks here last
-        return own if own is not None and name not in self.__dict__ else getattr(self, name)
-
     def _weights(self, names: list[str]) -> dict[str, Tensor | None]:
         """Of one layer and direction. `names` is an element of torch's `_all_weights`."""
-        tensors = [self._weight(name) for name in names]
+        tensors = [current(self, name) for name in names]
         w_hr = tensors.pop() if self.proj_size > 0 else None
         b_ih, b_hh = tensors[2:] if self.bias else (None, None)
         return {"w_ih": tensors[0], "w_hh": tensors[1], "b_ih": b_ih, "b_hh": b_hh, "w_hr": w_hr}
 
     def _layers(
-        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, noise: CellNoise, drawn: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, p: list[Any], noise: CellNoise,
+        drawn: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         last_h, last_c = [], []
         weights = [self._weights(names) for names in self._all_weights]
-        p = [None] * len(weights) if self.noise is None else self.noise.all_p(len(weights))
         seeds = fresh_seeds(drawn, x, len(weights))
         directions = 2 if self.bidirectional else 1
         dropout = self.dropout if self.training else 0.0
@@ -188,7 +184,7 @@ class NoisyRecurrent(nn.RNNBase):
             c = x.new_zeros(count, batch, self.hidden_size) if self.kind == "lstm" else None
         function = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
         state = h if c is None else (h, c)
-        weights = [self._weight(name) for name in self._flat_weights_names]
+        weights = [current(self, name) for name in self._flat_weights_names]
         shared = (weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
         if sizes[-1] == sizes[0]:
             batched = x if x.dim() == 3 else x.reshape(len(sizes), sizes[0], x.shape[-1])

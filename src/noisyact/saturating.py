@@ -12,12 +12,24 @@ from torch import Tensor, nn
 
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair
 
-__all__ = ["FUNCTIONS", "METHOD_NAMES", "RECURRENT", "is_saturating", "pair_of"]
+__all__ = [
+    "COMPUTED", "FUNCTIONS", "METHOD_NAMES", "RECURRENT", "SUBCLASS", "holds_weights", "is_activation", "is_saturating",
+    "obstacle", "pair_of",
+]  # fmt: skip
+
+SUBCLASS = "a subclass may compute something else"
+COMPUTED = "its weights are computed at every call"
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 
 # Saturating, with no noisy version of their own here: they are listed so that nobody believes them noisy.
 _OTHERS = (nn.Softsign, nn.ReLU6, nn.GLU, nn.LogSigmoid)
+
+# They go to infinity on one side at least. Saturating ones among them are noisy by hand alone: NoisyReLU, harden.
+_OPEN = (
+    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish,
+    nn.Softplus,
+)  # fmt: skip
 
 _PAIRS: dict[type[nn.Module], Callable[[Any], HardPair | None]] = {
     nn.Tanh: lambda module: HARD_TANH,
@@ -55,6 +67,48 @@ def is_saturating(module: nn.Module) -> bool:
     if isinstance(module, (nn.RNN, nn.RNNCell)):
         return module.nonlinearity == "tanh"
     return isinstance(module, (*_PAIRS, *_OTHERS, *RECURRENT))
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module is an activation or a recurrent layer or cell of torch's, or of a subclass; saturating or not.
+
+    >>> is_activation(nn.GELU()), is_activation(nn.RNN(2, 2, nonlinearity="relu")), is_activation(nn.Linear(2, 2))
+    (True, True, False)
+    """
+    return isinstance(module, (*_PAIRS, *_OTHERS, *_OPEN, *RECURRENT))
+
+
+def obstacle(module: nn.Module) -> str | None:
+    """Why noisify leaves an activation or a recurrent layer or cell as it is; None where it replaces it.
+
+    >>> obstacle(nn.ReLU6())
+    'has no noisy version'
+    >>> obstacle(nn.LSTM(2, 2)) is None
+    True
+    """
+    if isinstance(module, RECURRENT):
+        if type(module) not in RECURRENT:
+            return SUBCLASS
+        if not is_saturating(module):
+            return "does not saturate on both sides; NoisyRNN has nonlinearity='relu' too"
+        return None if holds_weights(module) else COMPUTED
+    if type(module) in _PAIRS:
+        return None if pair_of(module) is not None else "its range leaves out 0 or has no end"
+    if isinstance(module, _OTHERS):
+        return "has no noisy version"
+    if isinstance(module, tuple(_PAIRS)):
+        return SUBCLASS
+    return "does not saturate on both sides" + ("; see NoisyReLU" if isinstance(module, nn.ReLU) else "")
+
+
+def holds_weights(module: nn.Module) -> bool:
+    """Whether a recurrent layer or cell has the weights it computes with as its parameters.
+
+    Weight normalisation and pruning put other parameters in their place and recompute the weights at every call.
+    """
+    cell = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    names = [name for layer in module._all_weights for name in layer] if isinstance(module, nn.RNNBase) else cell
+    return set(names) == module._parameters.keys()
 
 
 FUNCTIONS: dict[Callable[..., Any], str] = {

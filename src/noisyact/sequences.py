@@ -92,9 +92,10 @@ def _run_layer(
         y, h_n, c_n = registration.layer(kind, sizes, *_in_dtype(x.dtype, given), seed, noise, reverse)  # pyright: ignore[reportCallIssue]
         return y, h_n, c_n if kind == "lstm" else None
     if path == "cpu":
-        wide_x, *others = _in_dtype(working_dtype(x.dtype), given)
-        results = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
-        y, h_n, c_n = _in_dtype(x.dtype, results)
+        wide_x, *others = _in_dtype(torch.float32, given)
+        y, h_n, c_n = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
+        if x.dtype is not torch.float32:
+            y, h_n, c_n = _in_dtype(x.dtype, (y, h_n, c_n))
         return y, h_n, c_n if kind == "lstm" else None
     w_hr = weights["w_hr"]
     output = w_hh.shape[1]  # pyright: ignore[reportOptionalMemberAccess]
@@ -120,7 +121,8 @@ def _run_layer(
 
 def _autocast(x: Tensor) -> bool:
     """Whether autocast is on for x. It leaves float64 as it is, and the meta device has none."""
-    return x.dtype != torch.float64 and x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+    kind = "cpu" if x.is_cpu else x.device.type
+    return x.dtype is not torch.float64 and kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def _in_dtype(dtype: torch.dtype, tensors: tuple[Tensor | None, ...]) -> list[Any]:
@@ -175,7 +177,8 @@ def _one_layer(
         raise TypeError(f"xi must be real floating point, not {xi.dtype}")
     if training and xi is None and seed is None and (state is not None or gate is not None):
         seed = draw_seed(x.device)
-    scales = [torch.tensor(0.0 if s is None else s.scale, device=x.device) for s in (state, gate)]
+    dtype = working_dtype(x.dtype)
+    scales = [torch.tensor(0.0 if s is None else s.scale, dtype=dtype, device=x.device) for s in (state, gate)]
     weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
     h, c = (None if s is None else s.unsqueeze(0) for s in (h, c))
     y, h_n, c_n = run_layers(

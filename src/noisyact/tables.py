@@ -2,19 +2,85 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
-__all__ = ["text_table"]
+__all__ = ["text_table", "wrapped"]
+
+_GAP = "  "
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def text_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, kept: Sequence[int] = ()
+) -> str:
     """Columns padded to their widest cell, two spaces between, no trailing space.
+
+    Args:
+        header: the columns' names.
+        rows: their cells.
+        width: what a line may have. A table that is wider has its names on several lines and, where that is not
+            enough, is continued below: columns that do not fit are in a further table that has the first column too.
+            Where not even the last column has room, its cells go on in lines of their own.
+        kept: columns, by index, that stay beside the one before them.
 
     >>> print(text_table(("name", "share"), [("tanh", "0.5"), ("gate", "0.25")]))
     name  share
     tanh  0.5
     gate  0.25
+    >>> print(text_table(("name", "share of all", "slope"), [("tanh", "0.5", "0.1")], width=14))
+    name  share
+          of all
+    tanh  0.5
+    <BLANKLINE>
+    name  slope
+    tanh  0.1
     """
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows])
-    return "\n".join(line.rstrip() for line in lines)
+    columns = [([name], [row[i] for row in rows]) for i, name in enumerate(header)]
+    if width is None or _wide(columns) <= width:
+        return _block(columns, width)
+    columns = [(_narrow(name, cells), cells) for (name,), cells in columns]
+    blocks = [columns[:1]]
+    i = 1
+    while i < len(columns):
+        end = next((j for j in range(i + 1, len(columns)) if j not in kept), len(columns))
+        if len(blocks[-1]) > 1 and _wide(blocks[-1] + columns[i:end]) > width:
+            blocks.append(columns[:1])
+        blocks[-1] = blocks[-1] + columns[i:end]
+        i = end
+    return "\n\n".join(_block(block, width) for block in blocks)
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> str:
+    """A paragraph in lines of at most `width`, those after the first indented. A word that is longer stays whole.
+
+    >>> print(wrapped("presets smoke, short, paper", 16, "  "))
+    presets smoke,
+      short, paper
+    """
+    if width is None:
+        return text
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+_Column = tuple[list[str], list[str]]
+
+
+def _wide(columns: Sequence[_Column]) -> int:
+    return sum(max(map(len, [*names, *cells])) for names, cells in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def _narrow(name: str, cells: list[str]) -> list[str]:
+    """The name in as many lines as make it no wider than its cells; its words stay whole."""
+    return wrapped(name, max([1, *map(len, cells)])).split("\n")
+
+
+def _block(columns: Sequence[_Column], width: int | None) -> str:
+    high = max(len(names) for names, _ in columns)
+    padded = []
+    for names, cells in columns:
+        column = [*names, *[""] * (high - len(names)), *cells]
+        padded.append([cell.ljust(max(map(len, column))) for cell in column])
+    last = " " * (len(_GAP.join(column[0] for column in padded)) - len(padded[-1][0]))  # where the last column begins
+    lines = (_GAP.join(line).rstrip() for line in zip(*padded, strict=True))
+    return "\n".join(line if width is None or len(line) <= width else wrapped(line, width, last) for line in lines)

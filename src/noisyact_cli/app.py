@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import textwrap
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from noisyact_cli import data, generate, runs, score, translate
-from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, user_errors
+from noisyact_cli.answers import EXIT_CODES, RUNS, AsJson, Commands, Out, Preset, print_json, width
 
 __all__ = ["app"]
 
 app = typer.Typer(
     help="Rerun the experiments of 'Noisy Activation Functions' and measure the library." + EXIT_CODES,
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
 )  # fmt: skip
 app.add_typer(runs.app)
 app.add_typer(generate.app)
@@ -23,11 +25,27 @@ app.add_typer(translate.app)
 app.add_typer(data.app, name="data")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"noisyact {version('noisyact')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
 @app.command("list")
 def list_experiments(as_json: AsJson = False) -> None:
     """The experiments: what each reproduces, its arms, presets and data."""
     from noisyact.data import locate
     from noisyact.experiments import registry
+    from noisyact.tables import wrapped
 
     found = [
         {
@@ -43,11 +61,15 @@ def list_experiments(as_json: AsJson = False) -> None:
         print_json(found)
         return
     for e in found:
-        print(f"{e['name']}: {e['title']}")
-        print(f"  reproduces  {e['reproduces']}")
-        print(f"  arms        {', '.join(arm['name'] for arm in e['arms'])}")
-        print(f"  presets     {', '.join(f'{name} ({_minutes(m)} a run)' for name, m in e['minutes'].items())}")
-        print(f"  data        {', '.join(f'{name} ({status})' for name, status in e['data'].items()) or 'none needed'}")
+        data = ", ".join(f"{name} ({status})" for name, status in e["data"].items())
+        lines = {
+            "reproduces": e["reproduces"], "arms": ", ".join(arm["name"] for arm in e["arms"]),
+            "presets": ", ".join(f"{name} ({_minutes(m)} a run)" for name, m in e["minutes"].items()),
+            "data": data or "none needed",
+        }  # fmt: skip
+        print(wrapped(f"{e['name']}: {e['title']}", width(), "  "))
+        for name, text in lines.items():
+            print(textwrap.indent(wrapped(f"{name:<12}{text}", width() - 2, 12 * " "), "  "))
 
 
 @app.command("table")
@@ -58,17 +80,16 @@ def table(
     as_json: AsJson = False,
 ) -> None:
     """Print an experiment's table from the runs that are recorded."""
-    with user_errors():
-        from noisyact.experiments import registry
-        from noisyact.experiments.table import table_of
+    from noisyact.experiments import registry
+    from noisyact.experiments.table import table_of
 
-        found = table_of(registry.load(experiment), out, preset)
-        if not out.is_dir():
-            raise ValueError(f"--out {out}: there is no such folder")
-        if as_json:
-            print_json(found.as_json())
-        else:
-            print(found)
+    found = table_of(registry.load(experiment), out, preset)
+    if not out.is_dir():
+        raise ValueError(f"--out {out}: there is no such folder")
+    if as_json:
+        print_json(found.as_json())
+    else:
+        print(found.text(width()))
 
 
 @app.command("report")
@@ -77,22 +98,20 @@ def report(
     to: Annotated[Path, typer.Option("--output", "-o", help="the page to write")] = Path("report.html"),
 ) -> None:
     """Write one page of HTML with the tables, curves and figures of all runs below a folder; it needs no network."""
-    with user_errors():
-        from noisyact.experiments import report as page
+    from noisyact.experiments import report as page
 
-        if not out.is_dir():
-            raise ValueError(f"{out}: there is no such folder")
-        print(page.write(out, to, page.drawn_figures()))
+    if not out.is_dir():
+        raise ValueError(f"{out}: there is no such folder")
+    print(page.write(out, to, page.drawn_figures()))
 
 
 @app.command("figures")
 def figures(out: Annotated[Path, typer.Option("--out", "-o", help="folder for them")] = Path("out/figures")) -> None:
     """Draw the paper's figures of the activations themselves, as SVG and PNG."""
-    with user_errors():
-        from noisyact.experiments.figures import draw_all
+    from noisyact.experiments.figures import draw_all
 
-        for path in draw_all(out):
-            print(path)
+    for path in draw_all(out):
+        print(path)
 
 
 @app.command("bench", context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import AsJson, Preset, print_json, user_errors
+from noisyact_cli.answers import AsJson, Preset, print_json, width
 from noisyact_cli.progress import View
 
 __all__ = ["app"]
@@ -29,7 +29,7 @@ def data_list(as_json: AsJson = False) -> None:
         )
         return
     rows = [(s.name, locate.status(s), f"{s.size / 1e6:.1f} MB", s.needed_by, s.title) for s in sets]
-    print(text_table(("name", "status", "size", "needed by", ""), rows))
+    print(text_table(("name", "status", "size", "needed by", "what it is"), rows, width()))
 
 
 @app.command("verify")
@@ -37,20 +37,19 @@ def data_verify(
     names: Annotated[list[str] | None, typer.Argument(help="default: all that are present")] = None,
 ) -> None:
     """Read data sets and compare their checksums; exit code 1 if a file is not what it should be."""
-    with user_errors():
-        from noisyact.data import catalog, locate
-        from noisyact.data.verify import verify
+    from noisyact.data import catalog, locate
+    from noisyact.data.verify import verify
 
-        chosen = names or [name for name in catalog.names() if locate.status(name) == "present"]
-        problems = []
-        for name in chosen:
-            with View(1, "files") as view:
-                found = verify(name, view.at)
-                view.ended(name, "as it should be" if not found else f"{len(found)} files are not as they should be")
-            problems += found
-        print("\n".join(problems) if problems else f"{len(chosen)} data sets verified")
-        if problems:
-            raise typer.Exit(1)
+    chosen = names or [name for name in catalog.names() if locate.has_all(name)]
+    problems = []
+    for name in chosen:
+        with View(1, "files") as view:
+            found = verify(name, view.at)
+            view.ended(name, "as it should be" if not found else f"{len(found)} files are not as they should be")
+        problems += found
+    print("\n".join(problems) if problems else f"{len(chosen)} data sets verified")
+    if problems:
+        raise typer.Exit(1)
 
 
 @app.command("fetch")
@@ -59,18 +58,17 @@ def data_fetch(
     archive: Annotated[Path | None, typer.Option(help="take the files from this zip or tar")] = None,
 ) -> None:
     """Get data sets, over https or from an archive; what is there already is not fetched again."""
-    with user_errors():
-        from noisyact.data import catalog
-        from noisyact.data.fetch import Refused, fetch
+    from noisyact.data import catalog
+    from noisyact.data.fetch import Refused, fetch
 
-        for name in [catalog.dataset(name).name for name in names]:
-            with View(1, "files") as view:
-                try:
-                    folder = fetch(name, view.at, archive=archive)
-                except (Refused, ConnectionError) as error:
-                    print(f"noisyact: {error}", file=sys.stderr)
-                    raise typer.Exit(1) from None
-            print(folder)
+    for name in [catalog.dataset(name).name for name in names]:
+        with View(1, "files") as view:
+            try:
+                folder = fetch(name, view.at, archive=archive)
+            except (Refused, ConnectionError) as error:
+                print(f"noisyact: {error}", file=sys.stderr)
+                raise typer.Exit(1) from None
+        print(folder)
 
 
 @app.command("prepare")
@@ -82,19 +80,16 @@ def data_prepare(
     ] = None,
 ) -> None:
     """Tokenise and pack the text of an experiment, once; the packed file is all that a machine that trains needs."""
-    with user_errors():
-        from noisyact.data.parallel import packed_path
-        from noisyact.experiments.experiment import UnknownName
-        from noisyact.experiments.translate import TRANSLATE
-        from noisyact.experiments.translate_settings import corpus_of
-        from noisyact_cli import changes
+    from noisyact.data.parallel import packed_path
+    from noisyact.experiments.experiment import UnknownName
+    from noisyact.experiments.translate import TRANSLATE
+    from noisyact.experiments.translate_settings import corpus_of
+    from noisyact_cli import changes
 
-        if experiment != TRANSLATE.name:
-            raise UnknownName("experiment", experiment, [TRANSLATE.name])
-        chosen = TRANSLATE.effective("reference", preset, changes.from_flags(settings or []))
-        packed = corpus_of(chosen, lambda text: print(text, file=sys.stderr))
-        for part, counts in packed.about["counts"].items():
-            print(
-                f"{part}: {counts['pairs']:,} pairs; left out: {counts['empty']} empty, {counts['too_long']} too long"
-            )
-        print(packed_path(chosen.corpus, chosen.words, chosen.longest, chosen.shards))
+    if experiment != TRANSLATE.name:
+        raise UnknownName("experiment", experiment, [TRANSLATE.name])
+    chosen = TRANSLATE.effective("reference", preset, changes.from_flags(settings or []))
+    packed = corpus_of(chosen, lambda text: print(text, file=sys.stderr))
+    for part, counts in packed.about["counts"].items():
+        print(f"{part}: {counts['pairs']:,} pairs; left out: {counts['empty']} empty, {counts['too_long']} too long")
+    print(packed_path(chosen.corpus, chosen.words, chosen.longest, chosen.shards))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import AsJson, print_json, user_errors
+from noisyact_cli.answers import AsJson, print_json
 
 __all__ = ["app"]
 
@@ -28,15 +26,10 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Draw text from a trained language model."""
-    with user_errors():
-        from noisyact.experiments import registry
-        from noisyact.experiments.generate import generate as draw
+    from noisyact.experiments import registry
+    from noisyact.experiments.generate import generate as draw
 
-        with warnings.catch_warnings(record=True) as passed_over:
-            warnings.simplefilter("always")
-            drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
-    for warning in passed_over:
-        print(f"noisyact: {warning.message}", file=sys.stderr)
+    drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
     if as_json:
         print_json(dataclasses.asdict(drawn))
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from noisyact_cli.answers import print_json
+from noisyact_cli.answers import print_json, width
 from noisyact_cli.progress import View
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def finish(tables: list[Table], outcomes: list[Outcome], as_json: bool, skipped:
         failures = [{"folder": str(outcome.job.folder), "error": outcome.error} for outcome in failed]
         print_json({"tables": [table.as_json() for table in tables], "failed": failures, "skipped": left_out})
     else:
-        print("\n\n".join(map(str, tables)))
+        print("\n\n".join(table.text(width()) for table in tables))
     for outcome in failed:
         print(f"FAILED {outcome.job.folder}: {outcome.error}", file=sys.stderr)
     for entry in left_out:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import RUNS, AsJson, print_json, user_errors
+from noisyact_cli.answers import RUNS, AsJson, print_json
 
 __all__ = ["app"]
 
@@ -25,26 +25,25 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text."""
-    with user_errors():
-        if experiment not in ("caption", "translate"):
-            raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
-        from noisyact.experiments import scores, translate_scores
-        from noisyact.experiments.caption import SCORED
-        from noisyact.experiments.translator import PLAIN, PLAIN_INTERVAL
+    if experiment not in ("caption", "translate"):
+        raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
+    from noisyact.experiments import scores, translate_scores
+    from noisyact.experiments.caption import SCORED
+    from noisyact.experiments.translator import PLAIN, PLAIN_INTERVAL
 
-        runs, names = scores.runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
-        add: Callable[[Path], scores.Scores] = translate_scores.add_scores
-        if experiment == "caption":
-            add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
-        found, missing = {}, {}
-        for run in runs:
-            scored = scores.scored_before(run, names) or add(run)
-            found[str(run)] = {**scored.values, "signature": scored.signature}
-            missing[scored.missing] = None
-            if not as_json:
-                print(f"{run}: {', '.join(f'{name} {value:.2f}' for name, value in scored.values.items())}")
-        for reason in filter(None, missing):
-            print(f"noisyact: {reason}", file=sys.stderr)
+    runs, names = scores.runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
+    add: Callable[[Path], scores.Scores] = translate_scores.add_scores
+    if experiment == "caption":
+        add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
+    found, missing = {}, {}
+    for run in runs:
+        scored = scores.scored_before(run, names) or add(run)
+        found[str(run)] = {**scored.values, "signature": scored.signature}
+        missing[scored.missing] = None
+        if not as_json:
+            print(f"{run}: {', '.join(f'{name} {value:.2f}' for name, value in scored.values.items())}")
+    for reason in filter(None, missing):
+        print(f"noisyact: {reason}", file=sys.stderr)
     if as_json:
         print_json(found)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from noisyact_cli.answers import AsJson, print_json, user_errors
+from noisyact_cli.answers import AsJson, print_json
 
 __all__ = ["app"]
 
@@ -28,23 +27,20 @@ def translate(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Translate English into French with a trained model, a line each."""
-    with user_errors():
-        from noisyact.data.text import lines as lines_of
-        from noisyact.experiments.run import resolve
-        from noisyact.experiments.translate_text import translate_text
+    from noisyact.data.text import lines as lines_of
+    from noisyact.experiments.run import resolve
+    from noisyact.experiments.translate_text import translate_text
 
-        if text and file is not None:
-            raise ValueError(f"--file {file}: give either sentences or a file")
-        lines = text or (sys.stdin.readlines() if file is None else lines_of(file))
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: print(f"noisyact: {message}", file=sys.stderr)
-            found = translate_text(checkpoint, lines, beam=beam, length_power=length_power, device=resolve(device))
-        for number, line in enumerate(found):
-            if line.too_long:
-                print(f"noisyact: line {number + 1} is longer than any sentence of training", file=sys.stderr)
-            if line.unknown:
-                print(f"noisyact: line {number + 1}, unknown words: {' '.join(line.unknown)}", file=sys.stderr)
-        if as_json:
-            print_json([dataclasses.asdict(line) for line in found])
-        else:
-            print("\n".join(line.translation for line in found))
+    if text and file is not None:
+        raise ValueError(f"--file {file}: give either sentences or a file")
+    lines = text or (sys.stdin.readlines() if file is None else lines_of(file))
+    found = translate_text(checkpoint, lines, beam=beam, length_power=length_power, device=resolve(device))
+    for number, line in enumerate(found):
+        if line.too_long:
+            print(f"noisyact: line {number + 1} is longer than any sentence of training", file=sys.stderr)
+        if line.unknown:
+            print(f"noisyact: line {number + 1}, unknown words: {' '.join(line.unknown)}", file=sys.stderr)
+    if as_json:
+        print_json([dataclasses.asdict(line) for line in found])
+    else:
+        print("\n".join(line.translation for line in found))

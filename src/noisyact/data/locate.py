@@ -7,7 +7,7 @@ from pathlib import Path
 
 from noisyact.data.catalog import DataFile, DataSet, dataset
 
-__all__ = ["Missing", "cache", "file_in", "find", "home", "places", "status"]
+__all__ = ["Missing", "cache", "file_in", "find", "has_all", "home", "places", "status"]
 
 VARIABLE = "NOISYACT_DATA"
 
@@ -60,17 +60,36 @@ def find(name: str | DataSet) -> Path:
     )
 
 
-def status(name: str | DataSet) -> str:
-    """In a few words: "present", "missing", or how many files of how many are there."""
+def has_all(name: str | DataSet) -> bool:
+    """Whether :func:`find` finds it."""
     chosen = dataset(name)
-    there = _present(_best(chosen), chosen)
-    if there == len(chosen.files):
+    return _present(_best(chosen), chosen) == len(chosen.files)
+
+
+def status(name: str | DataSet) -> str:
+    """In a few words: "present", "missing", how many files of how many are there, or are of a wrong size.
+
+    What the files hold is not read: :func:`noisyact.data.verify.verify` does that.
+    """
+    chosen = dataset(name)
+    best = _best(chosen)
+    damaged = sum(_of_another_size(path, file) for file in chosen.files if (path := file_in(best, file)) is not None)
+    if damaged:
+        return f"damaged ({damaged} of {len(chosen.files)} files)"
+    if has_all(chosen):
         return "present"
+    there = _present(best, chosen)
     return f"{there} of {len(chosen.files)} files" if there else "missing"
 
 
 def _present(folder: Path, chosen: DataSet) -> int:
     return sum(file_in(folder, file) is not None for file in chosen.files)
+
+
+def _of_another_size(path: Path, file: DataFile) -> bool:
+    """Whether it cannot be the file. The size of a text that is compressed here and not in the data set is unknown."""
+    sizes = {form.name: form.size for form in file.forms}
+    return path.stat().st_size != sizes.get(path.name, path.stat().st_size)
 
 
 def _best(chosen: DataSet) -> Path:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
+from noisyact.extras import how_to_install
+
 __all__ = ["available", "detokenised", "tokenised", "version"]
 
 
@@ -51,6 +53,6 @@ def _sacremoses() -> Any:
         import sacremoses
     except ImportError:
         raise ValueError(
-            "words as Moses has them need sacremoses, which is not installed: pip install 'noisyact[translate]'"
+            f"words as Moses has them need sacremoses, which is not installed: {how_to_install('translate')}"
         ) from None
     return sacremoses

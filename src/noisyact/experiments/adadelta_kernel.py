@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from noisyact.ops.triton import check, on
+
 __all__ = ["update"]
 
 _SIZES: dict[str, Any] = {"BLOCK": 2048}
@@ -28,7 +30,12 @@ def _kernel(weight_ptr, gradient_ptr, square_ptr, delta_ptr, count, lr, rho, res
 
 def update(weight: Tensor, gradient: Tensor, square: Tensor, delta: Tensor, lr: float, rho: float, eps: float) -> None:
     """One parameter, in place; all tensors contiguous float32."""
+    shape = tuple(weight.shape)
+    check(weight, weight=(weight, shape), gradient=(gradient, shape), s=(square, shape), a=(delta, shape))
+    if not all(tensor.is_contiguous() for tensor in (weight, gradient, square, delta)):
+        raise ValueError("a parameter, its gradient and its state must be contiguous")
     count = weight.numel()
     if count:
         blocks = triton.cdiv(count, _SIZES["BLOCK"])
-        _kernel[(blocks,)](weight, gradient, square, delta, count, lr, rho, 1.0 - rho, eps, **_SIZES)
+        with on(weight.device):
+            _kernel[(blocks,)](weight, gradient, square, delta, count, lr, rho, 1.0 - rho, eps, **_SIZES)

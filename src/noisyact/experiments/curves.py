@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def curves_of(section: Section) -> dict[str, Any]:
     metrics = section.metrics
     arms = [
         {
-            "index": index, "name": arm.row.name, "title": arm.row.title if not section.swept else arm.row.name,
+            "index": index, "name": arm.row.name, "title": arm.row.title,
             "mean": {metric: _thinned(mean_of(arm.runs, metric)) for metric in metrics},
             "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= _LEAST_RUNS,
         }
@@ -62,7 +63,7 @@ def _line(run: Run, metric: str) -> tuple[list[float], list[float]]:
 
 def _rounded(value: float | None) -> float | None:
     """Five digits: a page of many curves stays small."""
-    return None if value is None else float(f"{value:.5g}")
+    return None if value is None or math.isinf(rounded := float(f"{value:.5g}")) else rounded
 
 
 def _thinned(columns: dict[str, Column]) -> dict[str, Column]:

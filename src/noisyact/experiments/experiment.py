@@ -177,6 +177,6 @@ def _converted(what: str, value: Any, wanted: Any) -> Any:
         if kind is float and not math.isfinite(converted):
             raise ValueError
         return converted
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         names = {bool: "true or false", int: "a whole number", float: "a finite number"}
         raise ValueError(f"{what}={value!r}: must be {names.get(kind, kind)}{' or none' * optional}") from None

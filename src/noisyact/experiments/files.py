@@ -1,40 +1,96 @@
-"""Files that are written whole or not at all, and lines that are appended whole."""
+"""Files that are written whole or not at all, lines that are appended whole, and what is said of files that fail."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "alone_in", "append_line", "read_json", "read_lines", "write_bytes", "write_json", "write_lines", "write_text",
+    "Damaged", "alone_in", "append_line", "in_words", "lines_of", "named", "read_bytes", "read_json", "read_lines",
+    "remove", "remove_leftovers", "text_of", "write_bytes", "write_json", "write_lines", "write_text",
 ]  # fmt: skip
+
+_PART = ".part"
+"""The ending of a file that is being written."""
+_WAYS_OUT = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on that disk"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "choose a place that you may write to"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "choose a place where a folder is or can be made"),
+    **dict.fromkeys((errno.EISDIR, errno.EINVAL), "a plain file is needed there"),
+}
+
+
+class Damaged(ValueError):
+    """A file of a run that does not hold what a run writes. The message names the file and the way out.
+
+    Args:
+        path: of the file.
+        why: what is wrong with it.
+    """
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} is damaged: {why}. Put the right file back, or do the run again with --force")
+        self.path, self.why = path, why
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it is told to other processes
+        return type(self), (self.path, self.why)
+
+
+def in_words(error: Exception) -> str:
+    """An error as a sentence for the user; that of the operating system names the file and the way out.
+
+    >>> in_words(OSError(errno.ENOSPC, "No space left on device", "out/config.json"))
+    'out/config.json: No space left on device; make room on that disk. What was saved before is kept'
+    >>> in_words(FileNotFoundError("data set 'mnist' is not here"))
+    "data set 'mnist' is not here"
+    """
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    way_out = f"; {_WAYS_OUT[error.errno]}" if error.errno in _WAYS_OUT else ""
+    return f"{where}{error.strerror}{way_out}. What was saved before is kept"
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Give an error of the operating system the name of the file: that of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by text, at once."""
-    write_bytes(path, text.encode("utf-8"))
+    """Replace a file by text, at once; half a surrogate pair, which no file can hold, is escaped."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file at once: at no moment is there half of it."""
+    """Replace a file at once: at no moment is there half of it. A device or a pipe is left as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with named(path):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise OSError(errno.EINVAL, "Not a plain file")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
 
 def _umask() -> int:
@@ -43,44 +99,98 @@ def _umask() -> int:
     return mask
 
 
+def remove(path: Path) -> None:
+    """Remove whatever is at a path, a folder with all that is in it; nothing may be there."""
+    with named(path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a kill while a file was written has left in a folder, and nothing else."""
+    for leftover in folder.glob(f".*{_PART}"):
+        remove(leftover)
+
+
+def read_bytes(path: Path) -> bytes:
+    """What a plain file holds. A pipe or a device, which might never end, is refused."""
+    if path.exists() and not path.is_file():
+        raise Damaged(path, "it is not a plain file")
+    with named(path):
+        return path.read_bytes()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON; NaN and infinities, which JSON has not, are refused."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read what :func:`write_json` wrote; the error names the file."""
+def read_json(path: Path, kind: type = object) -> Any:
+    """Read what :func:`write_json` wrote.
+
+    Args:
+        path: of the file.
+        kind: that the value must have.
+
+    Raises: Damaged, where it is not JSON or of another kind.
+    """
+    content = read_bytes(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        value = _value(content)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, f"it is not JSON ({error})") from None
+    if not isinstance(value, kind):
+        raise Damaged(path, f"it has {_KINDS[type(value)]} in place of {_KINDS[kind]}")
+    return value
+
+
+_KINDS = {
+    dict: "an object", list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false",
+    type(None): "null",
+}  # fmt: skip
 
 
 def append_line(path: Path, value: Any) -> None:
     """Append a value as one line of JSON; it is on the disk before a checkpoint that counts on it."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value, allow_nan=False) + "\n")
+    with named(path), path.open("a", encoding="utf-8") as file:
+        file.write(text_of([value]))
         file.flush()
         os.fsync(file.fileno())
 
 
+def text_of(values: list[Any]) -> str:
+    """Values as lines of JSON."""
+    return "".join(json.dumps(value, allow_nan=False) + "\n" for value in values)
+
+
 def write_lines(path: Path, values: list[Any]) -> None:
     """Replace a file of lines of JSON."""
-    write_text(path, "".join(json.dumps(value, allow_nan=False) + "\n" for value in values))
+    write_text(path, text_of(values))
 
 
 def read_lines(path: Path) -> list[Any]:
     """The values of a file of lines of JSON; a last line that a kill has cut short does not count."""
-    if not path.exists():
-        return []
+    return lines_of(path, read_bytes(path)) if path.exists() else []
+
+
+def lines_of(path: Path, content: bytes) -> list[Any]:
+    """The values of what such a file holds; the path is for errors."""
+    *whole, rest = content.split(b"\n")
     values = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for number, line in enumerate(whole, start=1):
         try:
-            values.append(json.loads(line))
-        except ValueError:
-            if line.endswith("\n"):
-                raise ValueError(f"{path}: not JSON: {line[:80]!r}") from None
+            values.append(_value(line))
+        except (ValueError, RecursionError):
+            raise Damaged(path, f"line {number} is not JSON ({line[:80]!r})") from None
+    with contextlib.suppress(ValueError, RecursionError):
+        values.append(_value(rest))
     return values
+
+
+def _value(text: bytes) -> Any:
+    return json.loads(text.decode("utf-8"))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +73,12 @@ def state_of_run(folder: Path, experiment: str) -> tuple[dict[str, Any], dict[st
     run = folder.absolute().parent.parent if named else folder
     if not (run / "config.json").exists():
         raise ValueError(f"{folder}: neither the folder of a run, with config.json, nor a checkpoint in one")
-    config = read_json(run / "config.json")
+    config = read_json(run / "config.json", dict)
     if config.get("experiment") != experiment:
         raise ValueError(f"{folder}: a run of {config.get('experiment')!r}, not of {experiment!r}")
-    paths = [folder] if named else sorted((folder / "checkpoints").glob("[0-9]*"), reverse=True)
-    for path in paths:
-        try:
-            return config, checkpoint.read(path)
-        except ValueError as error:
-            warnings.warn(str(error), stacklevel=2)
+    paths = [folder] if named else checkpoint.paths(folder / "checkpoints")
+    for _, state in checkpoint.whole(paths):
+        return config, state
     raise ValueError(f"{folder}: no checkpoint there {'can be used' if paths else 'yet'}")
 
 
@@ -96,7 +92,7 @@ def _trained(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], Read
         task = experiment.start(experiment.settings(**config["settings"]), config["seed"], torch.device("cpu"))
         assert isinstance(task, Reader)
         task.final.load_state_dict(state["modules"][task.tested])
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         what = " ".join(str(error).split())[:200]  # torch has a line for every tensor
         raise ValueError(f"{folder}: its settings or weights are not those of this version: {what}") from None
     return config, task, state["update"]

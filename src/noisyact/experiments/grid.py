@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 
 from noisyact.experiments import registry
+from noisyact.experiments.files import Damaged, in_words
 from noisyact.experiments.logs import Logs
 from noisyact.experiments.run import Progress, folder_of, to_end, training
 from noisyact.experiments.team import ALONE, Team
@@ -147,7 +148,11 @@ def in_a_line(error: Exception) -> str:
 
     >>> in_a_line(ValueError("c=-1: must not be negative"))
     'ValueError: c=-1: must not be negative'
+    >>> in_a_line(OSError(28, "No space left on device"))
+    'No space left on device; make room on that disk. What was saved before is kept'
     """
+    if isinstance(error, (Damaged, OSError)):
+        return in_words(error)
     return " ".join(traceback.format_exception_only(error)[-1].split())
 
 

@@ -11,12 +11,14 @@ import importlib.util
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from noisyact.experiments.experiment import UnknownName
+from noisyact.extras import how_to_install
 
 __all__ = ["LOGGERS", "Logger", "MLflow", "TensorBoard", "Trackio", "WandB", "check"]
 
@@ -71,6 +73,7 @@ class TensorBoard:
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._config, self._update = _flat(config), 0
+        _quieten_threads()
         self._writer = SummaryWriter(str(folder))
         self._writer.add_text("config", f"```\n{json.dumps(config, indent=1)}\n```")
         return 0
@@ -227,7 +230,20 @@ def check(names: Sequence[str]) -> None:
         module, extra = LOGGERS[kind].needs
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:  # a folder of that name, as some of them make, is no library
-            raise ValueError(f"logger {kind!r}: {module} is not installed; it needs: pip install 'noisyact[{extra}]'")
+            raise ValueError(f"logger {kind!r}: {module} is not installed; it needs: {how_to_install(extra)}")
+
+
+def _quieten_threads() -> None:
+    """Print no traceback where TensorBoard's thread fails: its next call raises the same error, and that is told."""
+    before = threading.excepthook
+    if before.__module__ == __name__:
+        return
+
+    def without_tensorboard(failed: threading.ExceptHookArgs) -> None:
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            before(failed)
+
+    threading.excepthook = without_tensorboard
 
 
 def _title(config: Mapping[str, Any]) -> str:

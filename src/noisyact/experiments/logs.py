@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from noisyact.experiments.files import read_json, read_lines, write_json
+from noisyact.experiments.files import Damaged, in_words, read_json, read_lines, write_json
 from noisyact.experiments.loggers import LOGGERS, Logger
 
 __all__ = ["FOLDER", "Logs"]
@@ -43,6 +43,9 @@ class Logs:
 
     def follow(self) -> None:
         """Log what the run has recorded since."""
+        self._or_give_up(self._follow)
+
+    def _follow(self) -> None:
         if self._open is None:
             self._start(self._names)
         if not self._open:
@@ -58,16 +61,19 @@ class Logs:
 
     def end(self, record: Mapping[str, Any] | None) -> None:
         """The run ended, with a record or without one; a run that was finished before is logged where it is not yet."""
+        self._or_give_up(self._end, record)
+        self._open = {}
+
+    def _end(self, record: Mapping[str, Any] | None) -> None:
         if record is not None:
             if self._open is None:
                 self._start([name for name in self._names if name not in self._known()["finished"]])
-            self.follow()
+            self._follow()
         for name, logger in list((self._open or {}).items()):
             self._attempt(name, logger.finish, record)
         if record is not None and self._open:
             known = self._known()
             write_json(self._state, {**known, "finished": sorted({*known["finished"], *self._open})})
-        self._open = {}
 
     def _start(self, names: Sequence[str]) -> None:
         self._open = {}
@@ -75,7 +81,7 @@ class Logs:
             return
         known = self._known()
         write_json(self._state, known)
-        config = read_json(self._folder / "config.json")
+        config = read_json(self._folder / "config.json", dict)
         for name in names:
             kind, _, where = name.partition(":")
             self._open[name] = logger = LOGGERS[kind](where or None)
@@ -84,7 +90,20 @@ class Logs:
 
     def _known(self) -> dict[str, Any]:
         """The identity of the run, which is kept so that it is found again, and the loggers that have all of it."""
-        return read_json(self._state) if self._state.exists() else {"id": uuid.uuid4().hex, "finished": []}
+        if not self._state.exists():
+            return {"id": uuid.uuid4().hex, "finished": []}
+        known = read_json(self._state, dict)
+        if not isinstance(known.get("id"), str) or not isinstance(known.get("finished"), list):
+            raise Damaged(self._state, "it has not the run's id and the loggers that are finished")
+        return known
+
+    def _or_give_up(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Files that fail are no reason to end a run either."""
+        try:
+            do(*arguments)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._open = {}
+            self._warn(f"{self._folder}: logging is given up, the run goes on: {in_words(error)}")
 
     def _attempt(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:

@@ -6,12 +6,12 @@ It is written in such an order that the copy, like the original, is a run that c
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from noisyact.experiments.files import write_bytes
+from noisyact.experiments import checkpoint
+from noisyact.experiments.files import remove, write_bytes
 from noisyact.experiments.logs import FOLDER as LOGS
 
 __all__ = ["Changes", "Original", "apply", "contents"]
@@ -74,26 +74,32 @@ def apply(folder: Path, changes: Changes) -> None:
         _write_checkpoint(folder / "checkpoints", name, files)
     for path in changes.gone:
         if Path(path).parts[0] == "checkpoints":
-            shutil.rmtree((folder / path).parent, ignore_errors=True)
+            remove((folder / path).parent)
         else:
-            (folder / path).unlink(missing_ok=True)
+            remove(folder / path)
     if "result.json" in changes.files:
         write_bytes(folder / "result.json", changes.files["result.json"])
 
 
 def _write_checkpoint(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
     folder.mkdir(exist_ok=True)
-    for leftover in folder.glob(".*"):  # of a kill while one was written
-        shutil.rmtree(leftover)
+    checkpoint.tidy(folder)  # of a kill while one was written
     temporary = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
     temporary.chmod(folder.stat().st_mode)  # mkdtemp makes folders that only their owner can read
     for file, content in files.items():
         write_bytes(temporary / file, content)
-    shutil.rmtree(folder / name, ignore_errors=True)
+    remove(folder / name)
     temporary.rename(folder / name)
 
 
 def _files(folder: Path) -> list[Path]:
-    """Not what loggers keep, nor what a kill has left half written."""
+    """Not what loggers keep, nor what a kill has left half written, nor what lies about among the checkpoints."""
+    saved = {path.relative_to(folder) for path in checkpoint.paths(folder / "checkpoints")}
     paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    return [path for path in paths if path.parts[0] != LOGS and not any(part.startswith(".") for part in path.parts)]
+    return [
+        path
+        for path in paths
+        if path.parts[0] != LOGS
+        and not any(part.startswith(".") for part in path.parts)
+        and (path.parts[0] != "checkpoints" or path.parent in saved)
+    ]

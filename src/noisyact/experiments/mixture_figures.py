@@ -25,9 +25,9 @@ _SEED = 7
 
 def trained(folder: Path) -> Mixture:
     """The run kept in a folder, as its last checkpoint has it."""
-    config = read_json(folder / "config.json")
-    if config["experiment"] != MIXTURE.name:
-        raise ValueError(f"{folder} has a run of {config['experiment']!r}, not of {MIXTURE.name!r}")
+    config = read_json(folder / "config.json", dict)
+    if config.get("experiment") != MIXTURE.name:
+        raise ValueError(f"{folder} has a run of {config.get('experiment')!r}, not of {MIXTURE.name!r}")
     with torch.random.fork_rng(devices=[]):  # a checkpoint sets torch's generator, which belongs to the caller
         task = Mixture(Settings(**config["settings"]), config["seed"], torch.device("cpu"))
         if checkpoint.load_last(folder / "checkpoints", task) == 0:

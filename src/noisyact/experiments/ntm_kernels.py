@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from noisyact.ops.triton import check, on
+
 __all__ = ["turn"]
 
 _LIMIT = tl.constexpr(20.0)
@@ -238,8 +240,8 @@ class _Turn(torch.autograd.Function):
         batch, width, _ = columns.shape
         reads = told.new_empty(batch, before.shape[1] // 2 * width)
         new, weighting = torch.empty_like(columns), torch.empty_like(before)
-        sizes = _sizes(columns, before)
-        forward_kernel[(batch,)](told, columns, before, reads, new, weighting, **sizes)
+        with on(told.device):
+            forward_kernel[(batch,)](told, columns, before, reads, new, weighting, **_sizes(columns, before))
         return reads, new, weighting
 
     @staticmethod
@@ -248,8 +250,8 @@ class _Turn(torch.autograd.Function):
         told, columns, before = ctx.saved_tensors
         results = [torch.empty_like(tensor) for tensor in (told, columns, before)]
         given = [gradient.contiguous() for gradient in gradients]
-        sizes = _sizes(columns, before)
-        backward_kernel[(len(columns),)](told, columns, before, *given, *results, **sizes)
+        with on(told.device):
+            backward_kernel[(len(columns),)](told, columns, before, *given, *results, **_sizes(columns, before))
         return results[0], results[1], results[2]
 
 
@@ -264,5 +266,15 @@ def _sizes(columns: Tensor, before: Tensor) -> dict[str, Any]:
 
 def turn(told: Tensor, memory: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As :func:`ntm.turn`, in float32; the memory that it returns is laid out column by column."""
+    if memory.dim() != 3 or before.dim() != 3 or before.shape[1] % 2 or not (memory.numel() and before.numel()):
+        raise ValueError(
+            f"a memory [batch, N, W] and weightings [batch, 2 heads, N] are wanted, not {tuple(memory.shape)} and "
+            f"{tuple(before.shape)}"
+        )
+    (batch, rows, width), heads = memory.shape, before.shape[1] // 2
+    check(
+        memory, memory=(memory, memory.shape), before=(before, (batch, 2 * heads, rows)),
+        told=(told, (batch, heads * (4 * width + 12))),
+    )  # fmt: skip
     reads, columns, weighting = _Turn.apply(told, memory.transpose(1, 2), before)
     return reads, columns.transpose(1, 2), weighting

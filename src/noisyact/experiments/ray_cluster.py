@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from noisyact.experiments.signature import signature
+from noisyact.extras import how_to_install
 
 __all__ = ["check_installed", "check_versions", "connected", "versions"]
 
@@ -23,7 +24,7 @@ def check_installed() -> None:
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:
-        raise ValueError("engine 'ray': ray is not installed; it needs: pip install 'noisyact[ray]'") from None
+        raise ValueError(f"engine 'ray': ray is not installed; it needs: {how_to_install('ray')}") from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 from noisyact.experiments import registry
 from noisyact.experiments.experiment import PRESETS, Experiment
 from noisyact.experiments.files import read_json, read_lines
+from noisyact.experiments.statistics import is_finite
 from noisyact.experiments.table import Row, Table, sweep_table_of, table_of
 
 __all__ = ["ArmRuns", "Picture", "Run", "Samples", "Section", "embedded", "sections", "strangers"]
@@ -208,7 +208,7 @@ def _run(folder: Path, who: str, notes: list[str]) -> Run:
     ending = _noted(notes, who, lambda: _ending(status, curve, config, last), status)
     seconds, device = last.get("seconds"), config.get("device", "")
     return Run(
-        folder.name.removeprefix("seed-"), status, ending, seconds if _is_number(seconds) else None, str(device), curve
+        folder.name.removeprefix("seed-"), status, ending, seconds if is_finite(seconds) else None, str(device), curve
     )
 
 
@@ -220,7 +220,7 @@ def _ending(status: str, curve: dict[str, Column], config: dict[str, Any], last:
     if status == "finished":
         return f"finished after {updates[-1]:,} updates"
     total = config.get("settings", {}).get("updates")
-    return f"unfinished: recorded up to update {updates[-1]:,}" + (f" of {total:,}" if _is_number(total) else "")
+    return f"unfinished: recorded up to update {updates[-1]:,}" + (f" of {total:,}" if is_finite(total) else "")
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Column]:
@@ -229,13 +229,9 @@ def _columns(lines: list[dict[str, Any]]) -> dict[str, Column]:
     >>> _columns([{"update": 1, "loss": 2.0}, {"update": 2, "text": "no"}])
     {'update': [1, 2], 'loss': [2.0, None]}
     """
-    lines = sorted((line for line in lines if _is_number(line.get("update"))), key=lambda line: line["update"])
-    names = dict.fromkeys(name for line in lines for name, value in line.items() if _is_number(value))
-    return {name: [line.get(name) if _is_number(line.get(name)) else None for line in lines] for name in names}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    lines = sorted((line for line in lines if is_finite(line.get("update"))), key=lambda line: line["update"])
+    names = dict.fromkeys(name for line in lines for name, value in line.items() if is_finite(value))
+    return {name: [line.get(name) if is_finite(line.get(name)) else None for line in lines] for name in names}
 
 
 def _samples(path: Path, who: str, notes: list[str]) -> tuple[Samples, ...]:

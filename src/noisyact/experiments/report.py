@@ -10,6 +10,7 @@ import base64
 import datetime
 import hashlib
 import json
+import math
 import re
 import tempfile
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def _shown(section: Section) -> dict[str, Any]:
     arms = [
         {
             "index": index, "row": arm.row, "runs": arm.runs, "ours": ours, "seed": arm.shown_seed,
-            "title": arm.row.name if section.swept else arm.row.title, "samples": arm.samples,
+            "title": arm.row.title, "samples": arm.samples,
             "words": agreement.against_paper(ours, arm.row.paper), "place": _place(ours, arm.row.paper, span),
         }
         for index, (arm, ours) in enumerate(zip(section.arms, headline, strict=True))
@@ -114,14 +115,17 @@ def _span(estimates: Sequence[Estimate], papers: Sequence[float | None]) -> tupl
         return None
     low, high = min(values), max(values)
     margin = 0.06 * (high - low) or 0.5
-    return low - margin, high + margin
+    low, high = low - margin, high + margin
+    return (low, high) if 0 < high - low < math.inf else None  # vast numbers have no room beside each other
 
 
 def _place(ours: Estimate, paper: float | None, span: tuple[float, float] | None) -> dict[str, Any]:
     """Where the marks of a row are, in per cent of its width."""
 
+    if span is None:
+        return {"mean": None, "values": [], "interval": None, "paper": None}
+
     def at(value: float) -> float:
-        assert span is not None
         return round(100 * min(1.0, max(0.0, (value - span[0]) / (span[1] - span[0]))), 2)
 
     ends = ours.interval

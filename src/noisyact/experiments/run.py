@@ -12,25 +12,25 @@ import dataclasses
 import functools
 import json
 import math
-import shutil
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from noisyact.experiments import checkpoint
+from noisyact.experiments import checkpoint, journal
 from noisyact.experiments.capture import check_kernels
 from noisyact.experiments.experiment import Experiment, Task, UnknownName
-from noisyact.experiments.files import alone_in, append_line, read_json, read_lines, write_json, write_lines
+from noisyact.experiments.files import Damaged, alone_in, append_line, read_json, remove, remove_leftovers, write_json
 from noisyact.experiments.signature import signature
+from noisyact.experiments.statistics import is_finite
 from noisyact.experiments.team import ALONE, Team, check_spreading
 
 __all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "to_end", "training"]
 
 DEVICES = ("auto", "cpu", "cuda")
-_RECORDS = ("metrics.jsonl", "timing.jsonl")
 
 Progress = Callable[[int, int, dict[str, float]], None]
 """Called at the start and after every evaluation: the updates done, those in all, and the last evaluation."""
@@ -77,7 +77,8 @@ def training(
         **({"devices": team.size} if team.size > 1 else {}), "settings": dataclasses.asdict(settings),
     }  # fmt: skip
     config = json.loads(json.dumps(config))  # as it will be read: a tuple comes back as a list
-    with alone_in(folder) if team.leads else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        team.decided(lambda: held.enter_context(alone_in(folder)))
         known = team.decided(lambda: _known(folder, config, force))
         if known is not None:
             return known
@@ -100,15 +101,38 @@ def training(
 
 def _begun(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list[dict[str, float]], float]:
     """Bring the task to where the run stopped: the updates done, their evaluations and the seconds they took."""
-    for leftover in folder.glob(".*"):  # of a kill while a file was written
-        leftover.unlink()
+    remove_leftovers(folder)
     write_json(folder / "config.json", config)  # now that a task could be made of it
-    done = checkpoint.load_last(folder / "checkpoints", task)
-    # What was recorded after the checkpoint will be recorded again.
-    evaluations, timing = ([line for line in read_lines(folder / name) if line["update"] <= done] for name in _RECORDS)
-    for name, lines in zip(_RECORDS, (evaluations, timing), strict=True):
-        write_lines(folder / name, lines)
+    done, evaluations, timing = _stopped(folder, task)
+    checkpoint.tidy(folder / "checkpoints", done)  # after a kill in the last save there is no other that would
+    journal.rewrite(folder, evaluations, timing)  # what was recorded after the checkpoint will be recorded again
     return done, evaluations, timing[-1]["seconds"] if timing else 0.0
+
+
+def _stopped(folder: Path, task: Task) -> tuple[int, journal.Lines, journal.Lines]:
+    """Bring the task to the last checkpoint that is whole and whose records are: its updates, evaluations and times."""
+    changed: Damaged | None = None
+    found = checkpoint.paths(folder / "checkpoints")
+    for path, state in checkpoint.whole(found):
+        done = state["update"]
+        try:
+            evaluations, timing = journal.recorded(folder, done, state["records"])
+        except Damaged as error:
+            changed = changed or error
+            continue
+        checkpoint.restore(task, state, path)
+        if changed is not None:
+            warnings.warn(
+                f"{changed.path} was changed while the run was stopped ({changed.why}); it resumes from the checkpoint "
+                f"before, at update {done}",
+                stacklevel=2,
+            )
+        return done, evaluations, timing
+    if changed is not None:  # the checkpoints are whole: they are not given up for a file that may be somewhere still
+        raise changed
+    if found:
+        warnings.warn(f"{folder}: its checkpoints cannot be used; the run starts again from update 0", stacklevel=2)
+    return 0, [], []
 
 
 def _ended(
@@ -139,10 +163,8 @@ def resolve(device: str) -> torch.device:
 def clear(folder: Path) -> None:
     """Remove a run, with what its loggers keep of it."""
     # The settings last: until the checkpoints are gone they say whose those are.
-    for name in ("checkpoints", "logs", "pictures"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("result.json", "samples.json", *_RECORDS, "config.json"):
-        (folder / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "logs", "pictures", "result.json", "samples.json", *journal.FILES, "config.json"):
+        remove(folder / name)
 
 
 def _known(folder: Path, config: dict[str, Any], force: bool) -> dict[str, Any] | None:
@@ -150,20 +172,41 @@ def _known(folder: Path, config: dict[str, Any], force: bool) -> dict[str, Any] 
     if force:
         clear(folder)
         return None
-    if (folder / "config.json").exists():
-        before = read_json(folder / "config.json")
+    finished, path = (folder / "result.json").exists(), folder / "config.json"
+    if path.exists():
+        before = read_json(path, dict)
         if before != config:
             raise ValueError(
                 f"{folder} has a run with other settings ({_differences(before, config)}); use --force to do it again, "
                 "or another --out"
             )
-    return read_json(folder / "result.json") if (folder / "result.json").exists() else None
+    elif finished or checkpoint.paths(folder / "checkpoints"):
+        raise Damaged(path, "it is gone, so it is not known what settings the run had")
+    return _finished(folder / "result.json", config) if finished else None
+
+
+def _finished(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The record of a finished run, if it is one."""
+    record = read_json(path, dict)
+    if {name: record.get(name) for name in config} != config:
+        raise Damaged(path, "its settings are not those of config.json")
+    if record.get("status") not in ("finished", "diverged"):
+        raise Damaged(path, f"its status is {record.get('status')!r}, neither 'finished' nor 'diverged'")
+    numbers = record.get("result")
+    if not isinstance(numbers, dict) or not all(value is None or is_finite(value) for value in numbers.values()):
+        raise Damaged(path, "its result is not a number for each name")
+    return record
 
 
 def _differences(before: dict[str, Any], config: dict[str, Any]) -> str:
-    flat = [{**{k: v for k, v in c.items() if k != "settings"}, **c.get("settings", {})} for c in (before, config)]
+    flat = [{**{k: v for k, v in c.items() if k != "settings"}, **_settings(c)} for c in (before, config)]
     names = [name for name in {**flat[0], **flat[1]} if flat[0].get(name) != flat[1].get(name)]
     return ", ".join(f"{name} is {flat[0].get(name)} there and {flat[1].get(name)} here" for name in names)
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    settings = config.get("settings")
+    return settings if isinstance(settings, dict) else {"settings": settings}
 
 
 def _train(
@@ -187,19 +230,22 @@ def _train(
             if torch.cuda.is_available():
                 check_kernels(torch.device("cuda"))
             if team.leads:
-                append_line(folder / "timing.jsonl", {**when, "diverged": broken})
+                append_line(folder / journal.TIMING, {**when, "diverged": broken})
             return "diverged"
         if due:
             evaluations.append(line)
-            if team.leads:
-                append_line(folder / "metrics.jsonl", line)
-                append_line(folder / "timing.jsonl", when)
-                checkpoint.save(folder / "checkpoints", count, task)
+            team.decided(functools.partial(_keep, folder, task, evaluations, when))
             team.reseed(seed, count)
             if progress is not None:
                 progress(count, task.updates, line)
         yield
     return "finished"
+
+
+def _keep(folder: Path, task: Task, evaluations: list[dict[str, float]], when: dict[str, Any]) -> None:
+    """Record the last evaluation, and then save the task."""
+    journal.append(folder, evaluations[-1], when)
+    checkpoint.save(folder / "checkpoints", when["update"], task, journal.seal(evaluations))
 
 
 def _broken(line: dict[str, float]) -> list[str]:

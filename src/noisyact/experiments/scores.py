@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from noisyact.experiments.caption import CAPTIONS, SCORED
-from noisyact.experiments.files import alone_in, read_json, write_json
+from noisyact.experiments.files import Damaged, alone_in, read_json, write_json
+from noisyact.extras import how_to_install
 
 __all__ = ["Scores", "add_scores", "put", "runs_in", "sampled", "score", "scored_before", "why_no_meteor"]
 
@@ -49,7 +50,7 @@ def score(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
         references: one or more for each of those images.
     """
     if importlib.util.find_spec("pycocoevalcap") is None:
-        raise ValueError("scoring captions needs pycocoevalcap: pip install 'noisyact[captions]'")
+        raise ValueError(f"scoring captions needs pycocoevalcap: {how_to_install('captions')}")
     if not captions:
         raise ValueError("there is no caption to score")
     if alone := [image for image in captions if not references.get(image)]:
@@ -120,7 +121,7 @@ def runs_in(folder: Path, experiment: str = "caption") -> list[Path]:
         raise ValueError(f"{folder}: there is no such folder")
     found = []
     for path in sorted(folder.rglob("result.json")):
-        record = read_json(path)
+        record = read_json(path, dict)
         if record.get("experiment") == experiment and record.get("status") == "finished":
             found.append(path.parent)
     if not found:
@@ -130,33 +131,47 @@ def runs_in(folder: Path, experiment: str = "caption") -> list[Path]:
 
 def add_scores(run: Path, references: Mapping[str, Sequence[str]]) -> Scores:
     """Score the captions that a run has kept, and put the scores and their signature into its record."""
-    scores = score({row[0]: row[1] for row in sampled(run, CAPTIONS)}, references)
+    scores = score({row[0]: row[1] for row in sampled(run, CAPTIONS, 2)}, references)
     put(run, scores, SCORED)
     return scores
 
 
-def sampled(run: Path, title: str) -> list[list[str]]:
-    """The rows of a table among the samples of a run."""
-    tables = read_json(run / "samples.json") if (run / "samples.json").exists() else []
-    rows = next((table["rows"] for table in tables if table["title"] == title), None)
+def sampled(run: Path, title: str, columns: int = 1) -> list[list[str]]:
+    """The rows of a table among the samples of a run; each begins with so many columns of text."""
+    path = run / "samples.json"
+    tables = [table for table in read_json(path, list) if isinstance(table, dict)] if path.exists() else []
+    rows = next((table.get("rows") for table in tables if table.get("title") == title), None)
     if rows is None:
         raise ValueError(f"{run}: its samples.json has no table {title!r}")
+    if not isinstance(rows, list) or not all(_is_text(row, columns) for row in rows):
+        raise Damaged(path, f"{title!r} is no table of {columns} columns of text")
     return rows
+
+
+def _is_text(row: Any, columns: int) -> bool:
+    return isinstance(row, list) and len(row) >= columns and all(isinstance(cell, str) for cell in row[:columns])
 
 
 def scored_before(run: Path, names: Sequence[str]) -> Scores | None:
     """The scores of these names that a run has while its samples are gone, as in records kept small; else None."""
-    record = read_json(run / "result.json")
+    record = _record(run)
     if "scored" not in record or (run / "samples.json").exists():
         return None
     values = {name: record["result"][name] for name in names if name in record["result"]}
     return Scores(values, record["scored"], "runs without their samples.json keep the scores they had")
 
 
+def _record(run: Path) -> dict[str, Any]:
+    record = read_json(run / "result.json", dict)
+    if not isinstance(record.get("result"), dict):
+        raise Damaged(run / "result.json", "it has no result")
+    return record
+
+
 def put(run: Path, scores: Scores, names: Sequence[str]) -> None:
     """Put scores into the record of a run, in the place of all there are of these names."""
     with alone_in(run):
-        record = read_json(run / "result.json")
+        record = _record(run)
         others = {name: value for name, value in record["result"].items() if name not in names}
         record["result"], record["scored"] = {**others, **scores.values}, scores.signature
         write_json(run / "result.json", record)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["interval"]
+__all__ = ["interval", "is_finite"]
 
 # Student's t for 95%, two-sided, by degrees of freedom; beyond the table the next entry below is used, which is wider.
 _T = {
@@ -25,9 +26,25 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None, float
     """
     if not values:
         return None, None, None
-    mean = statistics.fmean(values)
+    # Vast numbers have a mean too, only their sum is more than a float can hold. A power of two changes no digit.
+    scale = math.ldexp(0.5, math.frexp(max(map(abs, values)))[1])
+    parts = [value / scale for value in values]
+    mean = scale * statistics.fmean(parts)
     if len(values) == 1:
         return mean, None, None
     t = _T[max(freedom for freedom in _T if freedom <= len(values) - 1)]
-    half = t * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+    half = scale * (t * statistics.stdev(parts) / math.sqrt(len(values)))
+    low, high = mean - half, mean + half
+    return (mean, low, high) if is_finite(low) and is_finite(high) else (mean, None, None)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value, whatever it is, is a number that a float can hold.
+
+    >>> is_finite(3), is_finite(True), is_finite("3"), is_finite(float("nan")), is_finite(10**400)
+    (True, False, False, False, False)
+    """
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

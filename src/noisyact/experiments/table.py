@@ -11,18 +11,20 @@ import dataclasses
 import itertools
 import json
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from noisyact.experiments.experiment import Arm, Experiment
 from noisyact.experiments.files import read_json, read_lines
-from noisyact.experiments.statistics import interval
+from noisyact.experiments.statistics import interval, is_finite
 from noisyact.experiments.throughput import Throughput, throughput_of
-from noisyact.tables import text_table
+from noisyact.tables import text_table, wrapped
 
 __all__ = ["Estimate", "Row", "Table", "sweep_table_of", "table_of"]
+
+_VAST = 1e9
+"""From here on numbers are written with an exponent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,27 +112,42 @@ class Table:
     """The number that the arms are compared by: the experiment's, or that at an update."""
     throughput: tuple[Throughput, ...] = ()
 
+    swept: str = ""
+    """The arm, where the rows are its runs at several settings."""
+
     def __str__(self) -> str:
-        metric, others = self.metric, self.others
-        header = ["arm", "", "runs", f"{metric} ({self.experiment.unit})", "paper"]
-        for name, in_paper in others.items():
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The table and what is to be said of it, in lines of at most `width` where one is given."""
+        metric = self.metric
+        header = ["setting" if self.swept else "arm", "runs", f"{metric} ({self.experiment.unit})", "paper"]
+        for name, in_paper in self.others.items():
             header += [name, "paper"] if in_paper else [name]
         lines = [
-            [row.name, row.title, row.runs, str(row.numbers.get(metric, Estimate(()))), _of_paper(row.paper),
-             *self._cells(row)]
+            [row.name, row.runs, str(row.numbers.get(metric, Estimate(()))), _of_paper(row.paper), *self._cells(row)]
             for row in self.rows
-        ]  # fmt: skip
+        ]
+        if not self.swept:  # a setting needs no words, and the arm's are those of another setting
+            header += ["what it is"]
+            lines = [[*line, row.title] for line, row in zip(lines, self.rows, strict=True)]
+        said = [
+            f"Agreement: {self.experiment.agreement}",
+            f"Measured order of {metric} (< where the 95% intervals are apart, else ~): {self.order()}",
+            *(f"Speed: {speed}" for speed in self.throughput),
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        title = f"{self.experiment.title}, preset {self.preset}" + (f": sweep of {self.swept}" if self.swept else "")
+        paper = f"The paper: {self.experiment.reproduces}. Ours: mean over seeds ± half the 95% interval (Student t)."
+        kept = [i for i, name in enumerate(header) if name == "paper"]
         return "\n".join(
             [
-                f"{self.experiment.title}, preset {self.preset}",
-                f"The paper: {self.experiment.reproduces}. Ours: mean over seeds ± half the 95% interval (Student t).",
+                wrapped(title, width),
+                wrapped(paper, width),
                 "",
-                text_table(header, lines),
+                text_table(header, lines, width, kept),
                 "",
-                f"Agreement: {self.experiment.agreement}",
-                f"Measured order of {metric} (< where the 95% intervals are apart, else ~): {self.order()}",
-                *(f"Speed: {speed}" for speed in self.throughput),
-                *(f"Note: {note}" for note in self.notes),
+                *(wrapped(text, width, "  ") for text in said),
             ]
         )
 
@@ -150,7 +167,7 @@ class Table:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         return {
-            "experiment": self.experiment.name, "preset": self.preset, "metric": self.metric,
+            "experiment": self.experiment.name, "preset": self.preset, "swept": self.swept, "metric": self.metric,
             "unit": self.experiment.unit, "rows": [row.as_json() for row in self.rows], "order": self.order(),
             "agreement": self.experiment.agreement, "notes": list(self.notes),
             "throughput": [speed.as_json() for speed in self.throughput],
@@ -187,10 +204,10 @@ def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str]
 def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequence[tuple[str, Path]]) -> Table:
     """The table of one arm at several settings: the name of each, and the folder its runs are under."""
     notes: list[str] = []
-    found = experiment.arm(arm)
-    rows = [_row(Arm(name, found.title, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
+    swept = experiment.arm(arm).name
+    rows = [_row(Arm(name, name, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
     folders = (path for _, out in points for path in (out / experiment.name / preset / arm).glob("seed-*"))
-    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric, throughput_of(folders))
+    return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric, throughput_of(folders), swept)
 
 
 def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row], notes: list[str]) -> str:
@@ -200,7 +217,7 @@ def _compare_on_the_way(experiment: Experiment, folder: Path, rows: Sequence[Row
         return experiment.metric
     paper, curves = matched.paper, {row.name: _curves(folder / row.name, experiment.metric) for row in rows}
     means = {
-        update: statistics.fmean(curve[update] for curve in curves[matched.name])
+        update: interval([curve[update] for curve in curves[matched.name]])[0] or 0.0
         for update in (curves[matched.name] or [{}])[0]
         if all(update in curve for curve in curves[matched.name])
     }
@@ -225,9 +242,9 @@ def _curves(folder: Path, metric: str) -> list[dict[int, float]]:
     for seed in sorted(folder.glob("seed-*")):
         try:
             if read_json(seed / "result.json")["status"] == "finished":
-                lines = read_lines(seed / "metrics.jsonl")
-                found.append({int(line["update"]): float(line[metric]) for line in lines if metric in line})
-        except (OSError, ValueError, KeyError, TypeError):
+                lines = [line for line in read_lines(seed / "metrics.jsonl") if is_finite(line.get(metric))]
+                found.append({int(line["update"]): float(line[metric]) for line in lines})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
     return found
 
@@ -260,8 +277,8 @@ def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
 
 def _checked(result: dict[str, Any]) -> dict[str, float | None]:
     for name, value in result.items():
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise ValueError(f"its {name} is {value!r}, not a finite number")
+        if value is not None and not is_finite(value):
+            raise ValueError(f"its {name} is {repr(value)[:40]}, not a finite number")
     return result
 
 
@@ -275,11 +292,13 @@ def _changes(settings: dict[str, Any], expected: Any) -> str:
 
 def _with_error(mean: float, ends: tuple[float, float]) -> str:
     """The mean with half its interval: two digits of that, and as many places of the mean."""
-    half = (ends[1] - ends[0]) / 2
+    half = ends[1] / 2 - ends[0] / 2  # of vast numbers the whole may be more than a float can hold
     if half == 0:
         return f"{_short(mean)} ± 0"
     places = max(0, 1 - math.floor(math.log10(half)))
-    return f"{_short(mean)} ± {_short(half)}" if places > 6 else f"{mean:.{places}f} ± {half:.{places}f}"
+    if places > 6 or max(abs(mean), half) >= _VAST:
+        return f"{_short(mean)} ± {_short(half)}"
+    return f"{mean:.{places}f} ± {half:.{places}f}"
 
 
 def _of_paper(value: float | None) -> str:
@@ -287,5 +306,5 @@ def _of_paper(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, and all those before the point."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    """Three digits, and all those before the point where it is not a vast number."""
+    return f"{value:.0f}" if 1000 <= abs(value) < _VAST else f"{value:.3g}"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from noisyact.experiments.experiment import Experiment, Task
+from noisyact.extras import how_to_install
 
 __all__ = ["ALONE", "ProcessFailed", "Spreading", "Team", "check_spreading", "join", "launch", "started_by_torchrun"]
 
@@ -64,7 +65,7 @@ class Team:
         return number
 
     def decided(self, decide: Callable[[], _T]) -> _T:
-        """What the first process decides, told to all; tensors come on the CPU."""
+        """What the first process decides, told to all; tensors come on the CPU. So is what a user can put right."""
         return decide()
 
     def reseed(self, seed: int, update: int) -> None:
@@ -125,8 +126,16 @@ class _FabricTeam(Team):
         return self._fabric.all_reduce(number.clone(), reduce_op="mean")
 
     def decided(self, decide: Callable[[], _T]) -> _T:
-        made = tree_map_only(Tensor, lambda tensor: tensor.cpu(), decide()) if self.leads else None
-        return self._fabric.broadcast(made)  # pyright: ignore[reportReturnType]
+        made, error = None, None
+        if self.leads:
+            try:
+                made = tree_map_only(Tensor, lambda tensor: tensor.cpu(), decide())
+            except (OSError, ValueError) as raised:  # the others would only see that the connection is lost
+                error = raised
+        made, error = self._fabric.broadcast((made, error))
+        if error is not None:
+            raise error
+        return made  # pyright: ignore[reportReturnType]
 
     def reseed(self, seed: int, update: int) -> None:
         if not self.leads:
@@ -165,7 +174,7 @@ def _fabric() -> Any:
     try:
         from lightning.fabric import Fabric
     except ImportError as error:
-        raise ValueError("several devices need Lightning: pip install 'noisyact[lightning]'") from error
+        raise ValueError(f"several devices need Lightning: {how_to_install('lightning')}") from error
     for name in ("lightning.fabric", "lightning.pytorch"):  # they would say that all processes are there
         logging.getLogger(name).setLevel(logging.WARNING)
     return Fabric

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from noisyact.experiments.files import read_json, read_lines
+from noisyact.experiments.statistics import is_finite
 
 __all__ = ["Throughput", "busy", "throughput_of"]
 
@@ -61,6 +62,8 @@ def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
             count, name = record.get("devices", 1), record["signature"]["device"]
             if record["status"] != "finished" or not timing:
                 continue
+            if not all(is_finite(line[key]) for line in timing for key in ("at", "seconds")):
+                continue
             device, at_work = str(name) if count == 1 else f"{count} x {name}", _spans(timing)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # the table has a note on what cannot be read
@@ -69,7 +72,7 @@ def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
     return tuple(
         Throughput(device, runs[device], busy(found), sum(end - start for start, end in found))
         for device, found in spans.items()
-        if busy(found) > 0
+        if busy(found) > 0 and is_finite(sum(end - start for start, end in found))
     )
 
 

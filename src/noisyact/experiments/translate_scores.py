@@ -16,7 +16,7 @@ __all__ = ["add_scores"]
 
 def add_scores(run: Path) -> Scores:
     """Score the translations that a run has kept, and put the score and its signature into its record."""
-    rows = sampled(run, TRANSLATIONS)
+    rows = sampled(run, TRANSLATIONS, 3)
     references, translations = ([row[column] for row in rows] for column in (1, 2))
     found = plain_bleu((translation.split(" ") for translation in translations), references)
     text = json.dumps([references, translations])

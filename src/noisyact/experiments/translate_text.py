@@ -52,7 +52,7 @@ def translate_text(
             raise ValueError(f"{folder}: the vocabularies of {settings.corpus} here are not those of the run")
         model = model_of(settings, corpus)
         model.load_state_dict(state["modules"]["best"])
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         what = " ".join(str(error).split())[:200]  # torch has a line for every tensor
         raise ValueError(f"{folder}: its settings or weights are not those of this version: {what}") from None
     translator = Translator(

@@ -15,6 +15,7 @@ from noisyact.data.packed import LANGUAGES, Sentences, numbers_of
 from noisyact.data.text import Vocabulary
 from noisyact.experiments.capture import captured
 from noisyact.experiments.lengths import sorted_batches
+from noisyact.extras import how_to_install
 from noisyact.models.search import Beam
 from noisyact.models.translation import Translation
 
@@ -144,7 +145,7 @@ def check_sacrebleu() -> Any:
     try:
         import sacrebleu
     except ImportError:
-        raise ValueError("BLEU needs sacrebleu, which is not installed: pip install 'noisyact[translate]'") from None
+        raise ValueError(f"BLEU needs sacrebleu, which is not installed: {how_to_install('translate')}") from None
     return sacrebleu
 
 

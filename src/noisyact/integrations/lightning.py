@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from noisyact.extras import how_to_install
+
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    raise ImportError("noisyact.integrations.lightning needs Lightning: pip install 'noisyact[lightning]'") from error
+    raise ImportError(f"noisyact.integrations.lightning needs Lightning: {how_to_install('lightning')}") from error
 
 from noisyact.anneal import Schedule
 from noisyact.integrations.annealing import Annealing

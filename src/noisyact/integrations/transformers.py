@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from noisyact.extras import how_to_install
+
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise ImportError(
-        "noisyact.integrations.transformers needs transformers: pip install 'noisyact[transformers]'"
+        f"noisyact.integrations.transformers needs transformers: {how_to_install('transformers')}"
     ) from error
 
 from noisyact.anneal import Schedule

@@ -46,6 +46,7 @@ def transformed() -> bool:
 
 def batched(*gradients: Tensor | None) -> bool:
     """Whether backward is given several gradients at once, as by is_grads_batched or by vmap over backward."""
-    return torch._C._are_functorch_transforms_active() or any(
-        g is not None and torch._C._dispatch_keys(g).has(_BATCHED) for g in gradients
-    )
+    for gradient in gradients:
+        if gradient is not None and torch._C._dispatch_keys(gradient).has(_BATCHED):
+            return True
+    return torch._C._are_functorch_transforms_active()

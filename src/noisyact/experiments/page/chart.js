@@ -3,6 +3,11 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 let clips = 0;
+let current = null; // the chart whose values are shown: its box, and how to hide them
+
+document.addEventListener("pointerdown", (event) => {
+  if (current && !current.box.contains(event.target)) current.hide();
+});
 
 function svgElement(parent, name, attributes = {}, text = null) {
   return filled(parent, document.createElementNS(SVG, name), attributes, text);
@@ -124,6 +129,8 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
       html(row, "span", { class: "figure" }, short(s.y[i]) + ends);
     }
     tip.hidden = false;
+    if (current && current.box !== box) current.hide();
+    current = { box, hide };
     // Beside the line, on the side where there is more room; below a narrow chart, which has none.
     const wide = box.clientWidth > 520;
     const left = (x.at(at) / width) * box.clientWidth;
@@ -136,6 +143,7 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
   function hide() {
     tip.hidden = true;
     if (frame) frame.marks.replaceChildren();
+    if (current && current.box === box) current = null;
   }
 
   function hover(event) {
@@ -151,7 +159,9 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
 
   svg.addEventListener("pointermove", hover);
   svg.addEventListener("pointerdown", hover);
-  svg.addEventListener("pointerleave", hide);
+  // A finger leaves with every tap: what it asked for stays until the next tap elsewhere, unless it scrolled the page.
+  svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
+  svg.addEventListener("pointercancel", hide);
   svg.addEventListener("blur", hide);
   svg.addEventListener("keydown", (event) => {
     const to = { ArrowRight: frame.at + 1, ArrowLeft: frame.at - 1, Home: 0, End: Infinity }[event.key];

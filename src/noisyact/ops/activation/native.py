@@ -47,7 +47,7 @@ def forward(
     n = flat.numel()
     settings = _settings(n, flat_p, scale, seed, scheme, pair)
     native.function("noisyact_activation_forward", 4)(
-        ctypes.addressof(settings), address(flat), address(flat_p), address(y, n), torch.get_num_threads()
+        ctypes.addressof(settings), address(flat), address(flat_p), address(y, n), native.threads()
     )
     return y if y.dtype is x.dtype else y.to(x.dtype)
 
@@ -63,7 +63,7 @@ def backward(
     settings = _settings(n, flat_p, scale, seed, scheme, pair)
     native.function("noisyact_activation_backward", 7)(
         ctypes.addressof(settings), address(flat_g, n), address(flat), address(flat_p), address(gx, n), address(gp),
-        address(partial), torch.get_num_threads(),
+        address(partial), native.threads(),
     )  # fmt: skip
     return gx if gx.dtype is x.dtype else gx.to(x.dtype), gp if p is None else gp.reshape(p.shape).to(p.dtype)
 

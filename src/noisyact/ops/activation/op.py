@@ -42,6 +42,7 @@ def noisy_activation(
             return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
         if plain(x, p):
             # The same without torch's dispatcher, which takes longer than a GPU does.
+            check(x, p, scale, seed)
             if torch.is_grad_enabled():
                 return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
             return _path(x).forward(x, p, scale, seed, scheme, pair)
@@ -117,12 +118,15 @@ def _activation_backward(
 
 @_activation.register_fake
 def _(x: Tensor, p: Any, scale: Tensor, seed: Any, scheme_text: str, pair_numbers: list[float]):
+    check(x, p, scale, seed)  # here too: one tensor on the meta device is enough for torch to call this
     used = torch.empty((), dtype=reference.working_dtype(x.dtype), device=scale.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), used
 
 
 @_activation_backward.register_fake
 def _(g: Tensor, x: Tensor, p: Any, scale: Any, seed: Any, scheme_text: str, pair_numbers: list[float]):
+    check(x, p, scale, seed)
+    check_gradient(g, x)
     gp = torch.empty(0, dtype=x.dtype, device=x.device) if p is None else torch.empty_like(p)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), gp
 

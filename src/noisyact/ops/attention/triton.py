@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from noisyact.ops.activation.triton import at, function_constants
-from noisyact.ops.triton import obstacle, on
+from noisyact.ops.activation.triton import at, function_constants, readable
+from noisyact.ops.triton import check, obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
@@ -64,14 +64,42 @@ def scores(
         seed: one int64; None where nothing is drawn.
         function: phi.
     """
-    (batch, places, size), width = keys.shape, query.shape[1]
+    batch, places, size, width = _sizes(keys, query, v, p)
     e = keys.new_empty(batch, width, places)
     tensors = (
-        keys.contiguous(), query.contiguous(), v.contiguous(), p, at(keys, scale), at(keys, seed), e,
+        readable(keys, keys), readable(keys, query), readable(keys, v), p, *_numbers(keys, scale, seed, function), e,
     )  # fmt: skip
     with on(keys.device):
-        _launchers(size, function, p is not None, tensors[4].__class__)[0]((e.numel(),), tensors, (width, places))
+        _launchers(size, function, p is not None, _kind(tensors[4]))[0]((e.numel(),), tensors, (width, places))
     return e
+
+
+def _sizes(keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None) -> tuple[int, int, int, int]:
+    """Batch, places, size and width of tensors that the kernels can take."""
+    if keys.dim() != 3 or query.dim() != 3 or keys.shape[2] % GROUP or not (keys.numel() and query.numel()):
+        raise ValueError(
+            f"keys [batch, places, size] and query [batch, width, size], with elements and a size that is a multiple "
+            f"of {GROUP}, are wanted, not {tuple(keys.shape)} and {tuple(query.shape)}"
+        )
+    (batch, places, size), width = keys.shape, query.shape[1]
+    check(keys, keys=(keys, keys.shape), query=(query, (batch, width, size)), v=(v, (size,)))
+    if p is not None:
+        check(keys, p=(p.reshape(-1), (1,)))
+    return batch, places, size, width
+
+
+def _numbers(keys: Tensor, scale: Tensor | None, seed: Tensor | None, function: Function) -> tuple[Any, Any]:
+    """Both, as the kernels take them, of a function that has them."""
+    if (scale is None) != (function.scheme is None) or (seed is None) == function.stochastic:
+        raise ValueError(
+            f"scale={scale}, seed={seed}: a scheme has a scale, and noise that is drawn a seed: {function}"
+        )
+    return at(keys, scale), at(keys, seed)
+
+
+def _kind(scale: Any) -> Any:
+    """What a kernel is compiled for: a number, or a tensor of a dtype."""
+    return getattr(scale, "dtype", float)
 
 
 def sums_for(keys: Tensor, p: Tensor | None) -> Sums:
@@ -90,16 +118,22 @@ def add_gradients(
     function: Function, sums: Sums,
 ) -> Tensor:  # fmt: skip
     """Of the gradient g of the scores: that of the query is returned, those of keys, v and p are added to the sums."""
-    (batch, places, size), width = keys.shape, query.shape[1]
-    shares = -(-places // _SHARE)
+    batch, places, size, width = _sizes(keys, query, v, p)
+    tiles, shares = size // (GROUP * _groups(size, 4)), -(-places // _SHARE)
+    parts = batch * shares
+    check(
+        keys, g=(g, (batch, width, places)), sums=(sums.keys, keys.shape), v=(sums.v, (parts, size)),
+        p=(sums.p, (parts * tiles,)),
+    )  # fmt: skip
+    if (sums.p is None) != (p is None):
+        raise ValueError("the gradient of p has a place exactly where there is a p")
     gq = keys.new_empty(shares, batch, width, size)
     tensors = (
-        g.contiguous(), keys.contiguous(), query.contiguous(), v.contiguous(), p,
-        at(keys, scale), at(keys, seed), gq, *sums,
+        readable(keys, g), readable(keys, keys), readable(keys, query), readable(keys, v), p,
+        *_numbers(keys, scale, seed, function), gq, *sums,
     )  # fmt: skip
-    tiles = size // (GROUP * _groups(size, 4))
     with on(keys.device):
-        _launchers(size, function, p is not None, tensors[5].__class__)[1](
+        _launchers(size, function, p is not None, _kind(tensors[5]))[1](
             (batch, tiles, shares), tensors, (width, places, _SHARE)
         )
     return gq[0] if shares == 1 else gq.sum(dim=0)
@@ -112,7 +146,7 @@ def _groups(size: int, most: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _launchers(size: int, function: Function, has_p: bool, scale_kind: type) -> tuple[Any, Any]:
+def _launchers(size: int, function: Function, has_p: bool, scale_kind: Any) -> tuple[Any, Any]:
     """Of the kernel of the scores and of that of the gradients, for tensors of the same kinds at every call."""
     from noisyact.ops.attention.triton_kernels import gradients_kernel, scores_kernel
     from noisyact.ops.triton.launch import Launcher

@@ -9,6 +9,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import torch  # before the library is loaded, whose OpenMP calls bind to torch's
+
 from noisyact.ops.native.build import LIBRARIES, levels, library_path
 
 __all__ = ["function", "library", "loaded", "runs", "status"]
@@ -24,8 +26,6 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if not present:
         why = f"no library in NOISYACT_LIBRARIES={chosen}" if chosen else "not compiled when the package was installed"
         return None, f"{why}{'' if chosen else ' (no C compiler then)'}; torch operations are used"
-    import torch  # noqa: F401  the library's OpenMP calls bind to torch's
-
     for level in present:
         if runs(level):
             try:
@@ -77,3 +77,26 @@ def function(name: str, addresses: int) -> Any:
     found = getattr(loaded(), name)
     found.argtypes = [ctypes.c_void_p] * addresses + [ctypes.c_int]
     return found
+
+
+class _Process:
+    """Whether this process was forked from one that had imported torch."""
+
+    forked = False
+
+
+def _note_fork() -> None:
+    _Process.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def threads() -> int:
+    """How many threads a kernel may use: torch's number, but one in a forked process.
+
+    GNU's OpenMP waits for ever there for the threads of the parent, which the child does not have. The results are the
+    same to the bit.
+    """
+    return 1 if _Process.forked else torch.get_num_threads()

@@ -36,11 +36,14 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     begins = left.data_ptr(), right.data_ptr()
     if 0 in begins and left.numel() and right.numel():
         raise ValueError("a factor of a product has no memory: its storage was freed")
-    bias = None if bias is None else contiguous(bias)
+    if bias is not None:
+        if bias.dtype is not torch.float32 or bias.shape != other[1:]:
+            raise ValueError(f"the bias must be {columns} of float32, not {tuple(bias.shape)} of {bias.dtype}")
+        bias = contiguous(bias)
     settings = _PRODUCT.pack(
         *begins, address(bias, columns) or 0, out.data_ptr(), rows, columns, depth, *left.stride(), *right.stride()
     )
-    if native.function("noisyact_product", 1)(settings, torch.get_num_threads()):
+    if native.function("noisyact_product", 1)(settings, native.threads()):
         raise MemoryError(f"no memory for a product of {tuple(shape)} and {tuple(other)}")
     return out
 

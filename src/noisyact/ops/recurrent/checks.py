@@ -61,14 +61,19 @@ def check_layer(
     device, dtype, output = like.device, like.dtype, w_hh.shape[1]
     hidden = output if w_hr is None else w_hr.shape[-1]
     wide = GATES[kind] * hidden
-    wanted = (
-        ("w_ih", w_ih, (wide, width)), ("w_hh", w_hh, (wide, output)), ("b_ih", weights["b_ih"], (wide,)),
-        ("b_hh", weights["b_hh"], (wide,)), ("w_hr", w_hr, (output, hidden)), ("h", h, (batch, output)),
-        ("c", c, (batch, hidden)),
-    )  # fmt: skip
-    for name, tensor, shape in wanted:
-        if tensor is not None and (tensor.shape != shape or tensor.device != device or tensor.dtype != dtype):
-            raise _misfit(name, tensor, shape, device, dtype)
+    # One line each, since small layers feel every microsecond here.
+    _fit("w_ih", w_ih, (wide, width), device, dtype)
+    _fit("w_hh", w_hh, (wide, output), device, dtype)
+    if (b_ih := weights["b_ih"]) is not None:
+        _fit("b_ih", b_ih, (wide,), device, dtype)
+    if (b_hh := weights["b_hh"]) is not None:
+        _fit("b_hh", b_hh, (wide,), device, dtype)
+    if w_hr is not None:
+        _fit("w_hr", w_hr, (output, hidden), device, dtype)
+    if h is not None:
+        _fit("h", h, (batch, output), device, dtype)
+    if c is not None:
+        _fit("c", c, (batch, hidden), device, dtype)
     _check_noise(kind, hidden, p, seed, noise, device)
     return output
 
@@ -89,10 +94,9 @@ def check_cell(
         raise MisfitError(f"the pre-activations must be [batch, {gates} H], not of shape {tuple(a.shape)}")
     batch, hidden = a.shape[0], a.shape[1] // gates
     for name, tensor in others.items():
-        shape = (batch, a.shape[1] if name == "recurrent" else hidden)
-        if tensor is not None and (tensor.shape != shape or tensor.device != device or tensor.dtype != dtype):
-            raise _misfit(name, tensor, shape, device, dtype)
-        if tensor is None and name in _NEEDED.get(kind, ()):
+        if tensor is not None:
+            _fit(name, tensor, (batch, a.shape[1] if name == "recurrent" else hidden), device, dtype)
+        elif name in _NEEDED.get(kind, ()):
             raise ValueError(f"{name} is None: a cell of kind {kind!r} needs it")
     _check_noise(kind, hidden, p, seed, noise, device)
 
@@ -140,12 +144,21 @@ def _check_noise(
         )
     if seed is not None and not isinstance(seed, Tensor):
         raise TypeError(f"seed must be a tensor, such as torch.tensor(7), not {seed!r}")
-    if seed is not None and (seed.numel() != 1 or seed.dtype != torch.int64 or seed.device != device):
+    if seed is not None and (seed.numel() != 1 or seed.dtype is not torch.int64 or seed.device != device):
         raise _misfit("seed", seed, (), device, torch.int64)
-    scale, other = noise.state_scale, noise.gate_scale
-    for one in (scale,) if scale is other else (scale, other):
-        if one.numel() != 1 or one.device != device or not one.is_floating_point():
-            raise _misfit("the noise scale", one, (), device, "floating point")
+    _check_scale(noise.state_scale, device)
+    if noise.gate_scale is not noise.state_scale:
+        _check_scale(noise.gate_scale, device)
+
+
+def _check_scale(scale: Tensor, device: torch.device) -> None:
+    if scale.numel() != 1 or scale.device != device or not scale.is_floating_point():
+        raise _misfit("the noise scale", scale, (), device, "floating point")
+
+
+def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
+    if tensor.shape != shape or tensor.device != device or tensor.dtype is not dtype:
+        raise _misfit(name, tensor, shape, device, dtype)
 
 
 def _misfit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, dtype: Any) -> MisfitError:

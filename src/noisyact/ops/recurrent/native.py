@@ -53,6 +53,9 @@ class _Layer(ctypes.Structure):
     )
 
 
+_unit = functools.lru_cache(maxsize=64)(Unit.of)
+
+
 @functools.lru_cache(maxsize=64)
 def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
     """How many rows there are, and the rows and the first row of each step as C arrays."""
@@ -92,8 +95,8 @@ class Call:
                 _KINDS[self.kind],
                 self.gates,
                 self.nonlinearities,
-                Unit.of(self.noise.gate, gate_pair, float(self.noise.gate_scale), drawn),
-                Unit.of(self.noise.state, state_pair, float(self.noise.state_scale), drawn),
+                _unit(self.noise.gate, gate_pair, float(self.noise.gate_scale), drawn),
+                _unit(self.noise.state, state_pair, float(self.noise.state_scale), drawn),
                 0 if self.seed is None else int(self.seed),
                 self.hidden,
             ),
@@ -120,11 +123,18 @@ def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *argum
     # A structure for this run alone: two backward passes over one call may run in two threads.
     structure = _Layer.from_buffer_copy(call.structure)
     tensors = (p, candidate_bias, *arguments)
-    structure.cell.p, structure.cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
-    if 0 in passed and any(isinstance(a, Tensor) and a.numel() and not a.data_ptr() for a in tensors):
-        raise ValueError("a tensor of a recurrent layer has no memory: its storage was freed")
-    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, torch.get_num_threads()):
+    cell = structure.cell
+    cell.p, cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
+    if 0 in passed:
+        _check_memory(tensors)
+    if native.function(name, 1 + len(passed))(ctypes.addressof(structure), *passed, native.threads()):
         raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
+
+
+def _check_memory(tensors: Sequence[Tensor | int | None]) -> None:
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.numel() and not tensor.data_ptr():
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
 
 
 @functools.lru_cache(maxsize=256)
@@ -140,7 +150,7 @@ def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
 def layer_forward(
     call: Call, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None,
     h0: Tensor | None, c0: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """Run the layer over x, [rows, input]; every tensor contiguous. First states of None are zeros.
 
     Returns: every h, [rows, H]; and for backward the pre-activations, [rows, gates * H], and the LSTM's every c or the
@@ -153,7 +163,7 @@ def layer_forward(
         extra = torch.empty(call.rows if call.gates > 1 else 0, call.hidden)
     else:
         extra = torch.zeros(call.batch, call.hidden) if c0 is None else c0.clone()
-    gates = torch.empty(call.rows if call.keep or not together else 0, call.gates * call.hidden)
+    gates = torch.empty(call.rows, call.gates * call.hidden) if call.keep or not together else None
     packed = torch.empty(room_hh + room_ih if together else room_hh)
     candidate_bias = b_hh[2 * call.hidden :] if call.kind == "gru" and b_hh is not None else None
     _run(
@@ -176,7 +186,8 @@ def layer_backward(
         "noisyact_recurrent_backward", call, _p(call, p), None, w_hh, packed, gates, extra, h, h0, c0, dh, carry,
         dgates, sums, dh0,
     )  # fmt: skip
-    dp, db = sums.split([call.nonlinearities * call.hidden, call.width])
+    count = call.nonlinearities * call.hidden
+    dp, db = sums.split_with_sizes([count, call.width])
     return dgates, db, dp, dh0
 
 

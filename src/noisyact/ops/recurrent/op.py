@@ -132,9 +132,9 @@ def _layer(
     return _forward(call, x, h0, c0, w_ih, w_hh, b_ih, b_hh, p)
 
 
-def _forward(call: Call, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward(call: Call, x: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
     """The first h and c, the weights, the biases and p follow x. All h, the last h and c, and what backward needs."""
-    h0, c0, *weights = (None if t is None else contiguous(t) for t in others)
+    h0, c0, *weights = [None if t is None else contiguous(t) for t in others]
     h, gates, extra = native.layer_forward(call, contiguous(x), *weights, h0, c0)  # pyright: ignore
     last = _last_rows(call.sizes, call.reverse)
     if call.kind != "lstm":

@@ -7,9 +7,9 @@ equal sizes. Gate order and biases are torch's.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,7 @@ _SOFT_SIGMOID = Pair(h=torch.sigmoid, u=HARD_SIGMOID.u, x_t=(-2.0, 2.0), limits=
 _SOFT_TANH = Pair(h=torch.tanh, u=HARD_TANH.u, x_t=(-1.0, 1.0), limits=(-1.0, 1.0))
 
 
-@dataclasses.dataclass(frozen=True)
-class CellNoise:
+class CellNoise(NamedTuple):
     """The noise of a cell's two kinds of nonlinearity, as it is in force at a call.
 
     Args:
@@ -176,7 +175,7 @@ def layer(
     for observer in _observers:
         observer.begins()
     from_input = F.linear(x, weights["w_ih"], weights["b_ih"])
-    ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    ends = list(itertools.accumulate(sizes, initial=0))
     outputs: list[Tensor] = [x] * len(sizes)
     for t in reversed(range(len(sizes))) if reverse else range(len(sizes)):
         now, size = slice(ends[t], ends[t + 1]), sizes[t]

@@ -12,10 +12,11 @@ import os
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from noisyact.compiling import constant
 
-__all__ = ["obstacle", "on"]
+__all__ = ["check", "obstacle", "on"]
 
 
 @constant
@@ -41,3 +42,14 @@ def on(device: torch.device) -> Any:
     # As torch.cuda.current_device, which first looks whether CUDA has been started: a tensor is there, so it has.
     here = device.type != "cuda" or torch._C._cuda_getDevice() == device.index
     return contextlib.nullcontext() if here else torch.cuda.device(device)
+
+
+def check(like: Tensor, **wanted: tuple[Tensor | None, tuple[int, ...]]) -> None:
+    """Raise a ValueError that names the tensor unless all have their shapes, and are float32 where `like` is."""
+    for name, (tensor, shape) in wanted.items():
+        if tensor is None or (tensor.shape == shape and tensor.dtype is torch.float32 and tensor.device == like.device):
+            continue
+        raise ValueError(
+            f"{name} must be of shape {shape} and torch.float32 on {like.device}, not of shape {tuple(tensor.shape)} "
+            f"and {tensor.dtype} on {tensor.device}"
+        )
