@@ -47,7 +47,7 @@ def environment(libraries: Path) -> dict[str, str]:
         "LD_PRELOAD": preload,
         "NOISYACT_LIBRARIES": str(libraries.resolve()),
         "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=0",
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
 
@@ -79,7 +79,11 @@ def main() -> None:
         run("fuzzer", libraries, ["tests/fuzz_kernels.py", "--seconds", str(options.seconds)])
         run("invalid", libraries, ["tests/fuzz_invalid.py", "--seconds", str(options.seconds / 4)])
         tests = [str(TESTS / name) for name in KERNEL_TESTS]
-        run("tests", libraries, ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "-k", f"not ({LEFT_OUT})", *tests])
+        run(
+            "tests",
+            libraries,
+            ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "--capture=sys", "-k", f"not ({LEFT_OUT})", *tests],
+        )
     print("no error found by AddressSanitizer or UndefinedBehaviorSanitizer")
 
 

@@ -86,8 +86,8 @@ int noisyact_product(const product *p, int threads) {
     /* Threads share out the rows, which are many and divide evenly, as long as each has enough of them to make up for
      * packing all columns itself; beyond that, the columns. */
     int64_t tiles = (p->rows + ROWS - 1) / ROWS, enough = p->rows / (16 * ROWS);
-    int parts = enough < 1 ? 1 : enough < threads ? (int)enough : threads, share = (threads + parts - 1) / parts;
-    int vectors = (int)((p->columns + LANES - 1) / LANES), groups = (vectors + COLUMNS - 1) / COLUMNS;
+    int64_t parts = enough < 1 ? 1 : enough < threads ? enough : threads, share = (threads + parts - 1) / parts;
+    int64_t vectors = (p->columns + LANES - 1) / LANES, groups = (vectors + COLUMNS - 1) / COLUMNS;
     groups = (groups + share - 1) / share * share;
     if (groups > vectors) groups = vectors;
     if (p->depth == 0)
@@ -100,8 +100,8 @@ int noisyact_product(const product *p, int threads) {
     {
         float *own = packed + (size_t)THREAD_NUMBER * room;
 #pragma omp for collapse(2) schedule(static)
-        for (int part = 0; part < parts; part++)
-            for (int g = 0; g < groups; g++) {
+        for (int64_t part = 0; part < parts; part++)
+            for (int64_t g = 0; g < groups; g++) {
                 int64_t begin = tiles * part / parts * ROWS, end = tiles * (part + 1) / parts * ROWS;
                 int first, count;
                 group_vectors(vectors, groups, g, &first, &count);
