@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -30,6 +31,12 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, p
     Args:
         xi: the noise is given, not a seed.
     """
+    if not torch.compiler.is_compiling() and not transformed():
+        return _choose(backend, device, dtype, hard, projection, xi)
+    return _chosen(backend, device, dtype, hard, projection, xi)
+
+
+def _chosen(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool) -> str:
     name = _of_device(device) if backend == "auto" else backend
     if name == "reference":
         return name
@@ -39,6 +46,9 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, p
     if backend != "auto":
         raise RuntimeError(f"backend={name!r} cannot run this: {obstacle}")
     return "reference"
+
+
+_choose = functools.lru_cache(maxsize=256)(_chosen)  # a small layer feels the rest at every call
 
 
 def _of_device(device: torch.device) -> str:

@@ -39,8 +39,8 @@ def cell(
     if not traced():
         if leave is None and has_torch_function((a,)):
             return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
-        if (a.device.type == "cuda" or leave is not None) and plain(*tensors):
-            # The same, called without the dispatcher, which takes longer than the GPU does.
+        if plain(*tensors):
+            # The same, called without the dispatcher, which takes longer than a kernel does.
             if torch.is_grad_enabled():
                 return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
             return _forward(*tensors, kind, noise)[:2]

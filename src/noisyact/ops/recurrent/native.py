@@ -120,8 +120,8 @@ def _p(call: Call, p: Tensor | None) -> Tensor:
 
 
 def _run(name: str, call: Call, p: Tensor, candidate_bias: Tensor | None, *arguments: Tensor | int | None) -> None:
-    # A structure for this run alone: two backward passes over one call may run in two threads.
-    structure = _Layer.from_buffer_copy(call.structure)
+    # Forward is the first to use a call. Two backward passes over it may run in two threads: each has its own copy.
+    structure = call.structure if name == "noisyact_recurrent_forward" else _Layer.from_buffer_copy(call.structure)
     tensors = (p, candidate_bias, *arguments)
     cell = structure.cell
     cell.p, cell.bias, *passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
