@@ -184,3 +184,18 @@ def test_a_weight_of_the_wrong_shape_is_named():
     del layer.weight_hh_l0
     with pytest.raises(AttributeError, match="weight_hh_l0"):
         layer(X)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_checkpoints_go_both_ways(kind):
+    noisy, plain = (
+        getattr(na, f"Noisy{kind}")(4, 5, 2, bidirectional=True),
+        getattr(nn, kind)(4, 5, 2, bidirectional=True),
+    )
+    noisy.load_state_dict(plain.state_dict())  # strict
+    missing, unexpected = plain.load_state_dict(noisy.state_dict(), strict=False)
+    assert not missing
+    assert unexpected
+    assert all(name.startswith("noise.") for name in unexpected)
+    own = {name: value for name, value in noisy.state_dict().items() if not name.startswith("noise.")}
+    plain.load_state_dict(own)  # strict, without what is new

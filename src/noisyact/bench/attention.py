@@ -159,7 +159,8 @@ def _check(model: nn.Module, device: torch.device) -> None:
         for index, (mine, right) in enumerate(zip(*results, strict=True)):
             off = ((mine - right).norm() / right.norm().clamp(min=1e-6)).item()
             bound = 1e-3 if index else 1e-5
-            assert off <= bound, f"{name}, result {index} is off by {off:.2g} of its norm, allowed {bound:.2g}"
+            if not off <= bound:
+                raise AssertionError(f"{name}, result {index} is off by {off:.2g} of its norm, allowed {bound:.2g}")
 
 
 def _check_step(made: Made, model: nn.Module) -> None:
@@ -177,7 +178,8 @@ def _check_step(made: Made, model: nn.Module) -> None:
         # Some gradients are zero but for rounding, as that of a bias before a softmax is.
         size = right.norm() if name == "the loss" else torch.maximum(right.norm(), 1e-4 * whole)
         off = ((mine - right).norm() / size).item()
-        assert off <= 1e-3, f"{name} is off by {off:.2g} of its norm in a step, allowed 1e-3"
+        if not off <= 1e-3:
+            raise AssertionError(f"{name} is off by {off:.2g} of its norm in a step, allowed 1e-3")
 
 
 def _unrolled(cell: NoisyCell, x: Tensor) -> Tensor:
