@@ -201,7 +201,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch, tmp_path):
         ("mlflow", "mlflow"),
     ):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(ValueError, match=rf"logger '{name}'.*pip install 'noisyact\[{extra}\]'"):
+        with pytest.raises(ValueError, match=rf"logger '{name}'.*pip install '\.\[{extra}\]'"):
             loggers.check([f"{name}:x"])
     with pytest.raises(ValueError, match="logger 'sacred' is unknown; allowed are tensorboard, wandb, trackio, mlflow"):
         loggers.check(["sacred"])

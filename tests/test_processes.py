@@ -128,7 +128,8 @@ def test_threads_at_once_give_what_one_gives(name, backward):
         thread.join(60)
     assert sorted(found) == list(range(4))
     for number, results in found.items():
-        assert all(torch.equal(a, b) for result in results for a, b in zip(result, wanted[number], strict=True))
+        for result in results:  # a cell's products are torch's, whose last bits may depend on the thread
+            torch.testing.assert_close(result, wanted[number], **({} if name == "cell" else {"rtol": 0, "atol": 0}))
     assert not torch.equal(wanted[0][0], wanted[1][0])
 
 

@@ -159,13 +159,18 @@ def _clip(value: Tensor, low: float, high: float) -> Tensor:
     The gradient of torch.clamp at its limits is 1 or 0, depending on the release of torch.
     """
     clipped = torch.clamp(value.detach(), low, high)
-    if not (value.requires_grad or torch.compiler.is_compiling() or _forward_mode()):
+    if not (value.requires_grad or _recorded()):
         return clipped  # without a derivative the selection would only take time
     return torch.where(value == clipped, value, clipped)
 
 
-def _forward_mode() -> bool:
-    return getattr(forward_ad, "_current_level", 0) >= 0
+def _recorded() -> bool:
+    """Whether somebody may differentiate what is done now: a compiler, a trace, or forward mode."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or getattr(forward_ad, "_current_level", 0) >= 0
+    )
 
 
 def _limit(f: Callable[[Tensor], Tensor], sign: float) -> float:

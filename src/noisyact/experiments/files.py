@@ -65,7 +65,8 @@ def named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
+        if error.errno is not None:  # else it has words of its own, which a name would hide
+            error.filename, error.filename2 = str(path), None
         raise
 
 
