@@ -104,7 +104,7 @@ def test_a_lost_node_loses_nothing_and_ctrl_c_leaves_runs_that_go_on(tmp_path, c
     assert kept(folder) == kept(done_here(tmp_path / "here", "hard", 0))
 
 
-def _until(process, happened, seconds=60.0):
+def _until(process, happened, seconds=180.0):
     end = time.monotonic() + seconds
     while not happened():
         assert process.poll() is None, process.communicate()
