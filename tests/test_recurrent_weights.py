@@ -199,3 +199,12 @@ def test_checkpoints_go_both_ways(kind):
     assert all(name.startswith("noise.") for name in unexpected)
     own = {name: value for name, value in noisy.state_dict().items() if not name.startswith("noise.")}
     plain.load_state_dict(own)  # strict, without what is new
+
+
+def test_a_module_pickled_by_an_earlier_version_has_its_p():
+    layer = na.NoisyLSTM(4, 5, noise="nah:c=3").eval()
+    state = {name: value for name, value in layer.noise.__getstate__().items() if name != "names"}
+    twin = copy.deepcopy(layer)
+    twin.noise = object.__new__(type(layer.noise))
+    twin.noise.__setstate__(state)
+    assert torch.equal(output(twin, X), output(layer, X))

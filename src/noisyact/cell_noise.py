@@ -58,6 +58,11 @@ class RecurrentNoise(NoisyModule):
         if "gate_scale" in self._buffers and self.gate is not None:
             self._write_scale("gate_scale", self.gate.scale)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "names" not in state:  # pickled by an earlier version
+            self.names = tuple(self._parameters)
+
     def all_p(self, count: int) -> list[Tensor | None]:
         """The p of each layer and direction, as the module has them now; None where nothing is learned."""
         return [current(self, name) for name in self.names] or [None] * count
