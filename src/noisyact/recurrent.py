@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import has_torch_function
 
 from noisyact import backends
 from noisyact.cell_noise import current, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
@@ -98,7 +99,7 @@ class NoisyRecurrent(nn.RNNBase):
                     f"{input.data.shape[0]} rows; they sum to {sum(sizes)} and end with {sizes[-1]}"
                 )
             return input.data, sizes, False, hx
-        if not isinstance(input, Tensor):
+        if not isinstance(input, Tensor) and not has_torch_function((input,)):
             raise TypeError(f"input must be a tensor or a PackedSequence, not {type(input).__name__}")
         if not input.is_floating_point():
             raise TypeError(f"input must be real floating point, not {input.dtype}")
