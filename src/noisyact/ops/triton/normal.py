@@ -24,15 +24,16 @@ def four_words(seed, c0, c1, c2, c3):
         c2 = (a >> 32).to(tl.uint32) ^ c3 ^ k1
         c1 = b.to(tl.uint32)
         c3 = a.to(tl.uint32)
-        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
-        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+        # In 64 bits, since 32 may overflow, which a debug build checks; the compiler narrows it again.
+        k0 = (k0.to(tl.uint64) + 0x9E3779B9).to(tl.uint32)
+        k1 = (k1.to(tl.uint64) + 0xBB67AE85).to(tl.uint32)
     return c0, c1, c2, c3
 
 
 @triton.jit
 def _product(c, FACTOR: tl.constexpr):
     """All 64 bits at once: one instruction, where tl.philox takes one for each half."""
-    return tl.mul(c.to(tl.uint64), tl.full([1], FACTOR, tl.uint64), sanitize_overflow=False)
+    return c.to(tl.uint64) * tl.full([1], FACTOR, tl.uint64)
 
 
 @triton.jit
