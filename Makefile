@@ -32,11 +32,11 @@ lint: $(VENV)/ready
 
 ## bench: the speed of activations and recurrent layers
 bench: $(VENV)/ready
-	$(BIN)/python -m noisyact.bench activations
-	$(BIN)/python -m noisyact.bench recurrent
+	$(BIN)/python -m noisyact_lab.bench activations
+	$(BIN)/python -m noisyact_lab.bench recurrent
 
 # The C kernels are compiled by the install, so their sources are among what it depends on.
-$(VENV)/ready: requirements.txt pyproject.toml hatch_build.py $(wildcard src/noisyact/ops/*/*.[ch]) src/noisyact/ops/native/build.py
+$(VENV)/ready: requirements.txt pyproject.toml hatch_build.py $(wildcard src/noisyact/ops/*/*.[ch]) $(wildcard src/noisyact/ops/recurrent/cpu/*.[ch]) src/noisyact/ops/native/build.py
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'noisyact needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
 	sed '$(OTHER_TORCH)' requirements.txt > $(VENV)/requirements.txt
@@ -51,7 +51,7 @@ clean:
 
 ## sanitize: the C kernels' tests and fuzzers under AddressSanitizer and UndefinedBehaviorSanitizer
 sanitize: $(VENV)/ready
-	$(BIN)/python tests/sanitized.py
+	$(BIN)/python tests/support/sanitized.py
 
 ## help: this list
 help:

@@ -4,7 +4,7 @@ import signal
 import pytest
 import torch
 
-from noisyact.data import locate
+from noisyact_lab.data import locate
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker: more threads would only wait for each other

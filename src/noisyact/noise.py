@@ -15,7 +15,7 @@ import torch.distributed
 from torch import Tensor
 from torch.fx.traceback import get_current_meta
 
-from noisyact import checkpointing
+from noisyact import activation_checkpointing
 from noisyact.compiling import constant
 
 try:
@@ -123,7 +123,7 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
             return _compiled_stream.next(device)
         seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
-    checkpointed = checkpointing.current_pass()
+    checkpointed = activation_checkpointing.current_pass()
     if checkpointed is not None:
         return checkpointed.seed(lambda: fresh_seed(device, generator, shape), of_torch=generator is None)
     if source.draw is not None and generator is None and shape == ():
@@ -166,7 +166,7 @@ def _rank() -> int:
 @constant
 def _in_checkpointed_region() -> bool:
     """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
-    return checkpointing.current_pass() is not None
+    return activation_checkpointing.current_pass() is not None
 
 
 @constant

@@ -6,10 +6,9 @@ import warnings
 
 from torch import nn
 
-from noisyact.anneal import Schedule
-from noisyact.diagnostics import SaturationMeter
-from noisyact.finite import FiniteWatch
-from noisyact.scheduler import NoiseScheduler
+from noisyact.anneal import NoiseScheduler, Schedule
+from noisyact.diagnostics.finite import FiniteWatch
+from noisyact.diagnostics.saturation import SaturationMeter
 
 __all__ = ["Annealing"]
 

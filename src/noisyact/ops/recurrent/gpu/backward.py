@@ -19,7 +19,7 @@ from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, 
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
 from noisyact.ops.recurrent.gpu.sums import add_rows, finish_sums, sum_of_slices
-from noisyact.ops.triton.grid import PATIENCE, arrive, wait
+from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
 
 __all__ = ["backward_kernel"]
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_values, lstm_values, per_unit, tanh
 from noisyact.ops.recurrent.gpu.packing import pack_lines
 from noisyact.ops.recurrent.gpu.products import write_input_product
-from noisyact.ops.triton.grid import PATIENCE, arrive, wait
+from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
 
 __all__ = ["forward_kernel"]
 

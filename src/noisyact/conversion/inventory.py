@@ -1,0 +1,239 @@
+"""What of a model is noisy, and what saturates without being so."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from noisyact.activations import NoisyModule, check_model
+from noisyact.conversion.saturating import FUNCTIONS, METHOD_NAMES, is_activation, is_saturating, obstacle
+from noisyact.recurrent.cells import NoisyCell
+from noisyact.recurrent.layers import NoisyRecurrent
+from noisyact.recurrent.noise import RecurrentNoise
+from noisyact.text_table import text_table
+
+__all__ = ["Found", "Inventory", "inventory", "unchanged"]
+
+_NOT_TENSORS = ("self", "math", "np", "numpy")  # self.tanh(x) calls a submodule, math.tanh(2) computes a constant
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """One thing found in a model."""
+
+    name: str
+    """The module's dotted name; of a function call, the module whose forward makes it."""
+    kind: str
+    """The module's type or the function's name."""
+    where: str = ""
+    """Of a function call, its file and line."""
+    why: str = dataclasses.field(default="", compare=False)
+    """Of what is not noisy, why :func:`noisyact.noisify` leaves it as it is, or that it does not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inventory:
+    """What :func:`inventory` found. Prints as a table."""
+
+    noisy: tuple[Found, ...]
+    saturating: tuple[Found, ...]
+    """Modules that saturate and are not noisy."""
+    calls: tuple[Found, ...]
+    """Calls of saturating functions in forward methods: conversion cannot replace them."""
+    others: tuple[Found, ...] = ()
+    """Other activations of torch's: they do not saturate, or on one side alone, and conversion leaves them."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing saturating is left without noise."""
+        return not (self.saturating or self.calls)
+
+    def __str__(self) -> str:
+        rows = [("noisy", found.name or "(the model)", found.kind, "") for found in self.noisy]
+        rows += [("saturating", found.name or "(the model)", found.kind, found.why) for found in self.saturating]
+        rows += [("call", found.name or "(the model)", found.kind, found.where) for found in self.calls]
+        rows += [("other", _listed(names), kind, why) for (kind, why), names in _alike(self.others).items()]
+        if not rows:
+            return "nothing noisy and nothing saturating"
+        return text_table(("what", "module", "type", "where or why"), rows)
+
+    @property
+    def left(self) -> str:
+        """What is not noisy, in one sentence: how many of each kind, and why.
+
+        >>> inventory(nn.Sequential(nn.ReLU6(), nn.ReLU6(), nn.GELU())).left
+        '2 ReLU6 (has no noisy version), 1 GELU (does not saturate on both sides)'
+        """
+        parts = [
+            f"{len(names)} {kind} ({why})" for (kind, why), names in _alike((*self.saturating, *self.others)).items()
+        ]
+        parts += [f"a call of {found.kind} ({found.where})" for found in self.calls]
+        return ", ".join(parts)
+
+
+def _alike(found: Iterable[Found]) -> dict[tuple[str, str], list[str]]:
+    """The names of those that are of one kind for one reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.why), []).append(one.name)
+    return groups
+
+
+def _listed(names: list[str]) -> str:
+    return (names[0] or "(the model)") + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
+    """List the noisy parts of a model, the saturating modules that are not, saturating calls, and other activations.
+
+    With inputs the model runs once on them (in evaluation mode, no gradients, buffers and random generators left
+    alone) and every call of torch.tanh, x.sigmoid(), F.hardtanh and the like outside a module of its own is seen.
+    Without inputs the calls are looked for in the source of the model's classes, and such functions among the
+    attributes of its modules.
+
+    >>> print(inventory(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.GELU())))
+    what        module  type  where or why
+    saturating  1       Tanh  noisify replaces it
+    other       2       GELU  does not saturate on both sides
+    """
+    check_model(model)
+    noisy, saturating, others = [], [], []
+    for name, module in model.named_modules():
+        if isinstance(module, RecurrentNoise):
+            continue  # the layer or cell that it belongs to is listed
+        if _is_noisy(module):
+            noisy.append(Found(name, type(module).__name__))
+        elif _saturates(module):
+            saturating.append(Found(name, type(module).__name__, why=_why(module)))
+        elif is_activation(module):
+            others.append(Found(name, type(module).__name__, why=_why(module)))
+    calls = _run_calls(model, inputs, keywords) if inputs or keywords else _source_calls(model)
+    return Inventory(tuple(noisy), tuple(saturating), tuple(calls), tuple(others))
+
+
+def _is_noisy(module: nn.Module) -> bool:
+    if isinstance(module, (NoisyRecurrent, NoisyCell)):
+        return module.noise is not None
+    return isinstance(module, NoisyModule)
+
+
+def _saturates(module: nn.Module) -> bool:
+    """Also the recurrent layers and cells here that were made without noise."""
+    return is_saturating(module) or (isinstance(module, (NoisyRecurrent, NoisyCell)) and module.kind != "rnn_relu")
+
+
+def _why(module: nn.Module) -> str:
+    if isinstance(module, (NoisyRecurrent, NoisyCell)):
+        return "was made without noise"
+    return obstacle(module) or "noisify replaces it"
+
+
+def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> list[Found]:
+    watcher = _CallWatcher()
+    with unchanged(model), _stack_of_modules(model, watcher.stack), torch.no_grad(), watcher:
+        model.eval()(*inputs, **keywords)
+    return list(dict.fromkeys(watcher.found))
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Puts train flags, buffers and random generators back as they were, whatever happens inside."""
+    flags = [(module, module.training) for module in model.modules()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]  # a forward may put others in their place
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+        try:
+            yield
+        finally:
+            for module, flag in flags:
+                module.training = flag
+            for module, own in buffers:
+                module._buffers.update(own)
+            for buffer, before in values:
+                if not (buffer.is_meta or torch.equal(buffer, before)):
+                    buffer.data.copy_(before)
+
+
+class _CallWatcher(TorchFunctionMode):
+    """Sees every torch function; notes the saturating ones made outside a module that stands for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[tuple[str, nn.Module]] = []
+        self.found: list[Found] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = FUNCTIONS.get(func)
+        if name is not None:
+            path, module = self.stack[-1] if self.stack else ("", None)
+            if module is None or not (_is_noisy(module) or _saturates(module)):
+                self.found.append(Found(path, name, _caller()))
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _stack_of_modules(model: nn.Module, stack: list[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Keeps on the stack the modules whose forward is running."""
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda m, args, name=name: stack.append((name, m))))
+        handles.append(module.register_forward_hook(lambda m, args, out: stack.pop() and None, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _caller() -> str:
+    """File and line of the nearest frame that is neither torch's nor this file's."""
+    inside = (str(Path(torch.__file__).parent), __file__)
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(inside):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _source_calls(model: nn.Module) -> list[Found]:
+    found = []
+    for name, module in model.named_modules():
+        if _is_noisy(module) or _saturates(module):
+            continue
+        for attribute, value in vars(module).items():
+            if isinstance(value, Callable) and isinstance(value, Hashable) and value in FUNCTIONS:
+                found.append(Found(name, FUNCTIONS[value], f"self.{attribute}"))
+        for kind in type(module).__mro__:
+            if issubclass(kind, nn.Module) and kind.__module__.partition(".")[0] not in ("torch", "noisyact"):
+                found += [Found(name, call, where) for call, where in _calls_in_source(kind)]
+    return list(dict.fromkeys(found))
+
+
+def _calls_in_source(kind: type) -> Iterator[tuple[str, str]]:
+    try:
+        lines, first = inspect.getsourcelines(kind)
+        file = Path(inspect.getsourcefile(kind) or "").name
+    except (OSError, TypeError):
+        return  # no source (typed in, or compiled): only a run with inputs can tell
+    source = "".join(lines)
+    if source[0].isspace():  # a class inside a function
+        source, first = f"if True:\n{source}", first - 1
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            function = node.func
+            called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            owner = getattr(getattr(function, "value", None), "id", "")
+            if called in METHOD_NAMES and owner not in _NOT_TENSORS:
+                yield ast.unparse(function), f"{file}:{first + node.lineno - 1}"

@@ -1,4 +1,0 @@
-"""The data sets of the paper's experiments: what they are, where they lie, whether they are whole, how to get them.
-
-Nothing here touches the network but :func:`noisyact.data.fetch.fetch`.
-"""

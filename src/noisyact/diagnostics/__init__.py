@@ -1,0 +1,1 @@
+"""Measure saturation, noise and gradients inside a running model."""

@@ -1,0 +1,182 @@
+"""Looking inside: where a model saturates, how strong the noise is there, and by which path gradients return."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisyact.activations import NoisyActivation, check_model
+from noisyact.conversion.inventory import unchanged
+from noisyact.diagnostics.finite import FiniteWatch, NonFinite
+from noisyact.diagnostics.trace import Sighting, UnitGroup, input_of, sightings, sightings_inside
+from noisyact.pairs import HardPair
+from noisyact.recurrent.cells import NoisyCell
+from noisyact.recurrent.layers import NoisyRecurrent
+from noisyact.text_table import text_table
+
+__all__ = ["Saturation", "SaturationMeter", "UnitGroup", "saturation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Saturation:
+    """What :func:`saturation` measured. Prints as a table; iterates over its groups."""
+
+    groups: tuple[UnitGroup, ...]
+    nonfinite: tuple[NonFinite, ...] = ()
+    """Where activations or gradients were not finite, the cause first."""
+
+    def __iter__(self) -> Iterator[UnitGroup]:
+        return iter(self.groups)
+
+    def __getitem__(self, name: str) -> UnitGroup:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise KeyError(f"no unit group {name!r}; there are {[group.name for group in self.groups]}")
+
+    def __str__(self) -> str:
+        numbers = ("saturated", "depth", "sigma", "linear", "nonlinear", "stochastic")
+        rows = [
+            (group.name or "(the model)", group.kind, *(_shown(getattr(group, number)) for number in numbers))
+            for group in self.groups
+        ]
+        header = ("module", "type", "saturated", "|Delta|", "sigma", "grad u", "grad h", "grad sigma")
+        table = text_table(header, rows) if rows else "no noisy and no saturating module"
+        return "\n".join([table, *map(str, self.nonfinite)])
+
+
+def _shown(number: float) -> str:
+    return "-" if math.isnan(number) else f"{number:.4g}"
+
+
+def saturation(
+    model: nn.Module, *inputs: Any, loss: Callable[[Any], Tensor] | None = None, **keywords: Any
+) -> Saturation:
+    """Run a model once and report, for each noisy or saturating nonlinearity, how it saturates.
+
+    The model runs in the mode it is in: call ``model.train()`` first to see the noise. Nothing of it changes: random
+    generators, buffers and ``.grad`` are left as they were. A soft tanh or sigmoid counts as saturated where its hard
+    version is. Of our recurrent layers and cells each nonlinearity is listed, `lstm.l0.f` the forget gate of a first
+    layer, and they are computed by the reference for once. Torch's own show nothing of their inside and are not listed.
+
+    Args:
+        model: any module.
+        inputs: what the model is called with.
+        loss: the model's output -> a scalar. With it the gradient through each of the three paths of the paper is
+            measured: linear (u), nonlinear (h) and stochastic (sigma).
+        keywords: keyword arguments of the model.
+
+    Returns: the measurements, which print as a table; also the modules where anything was not finite, the cause first.
+
+    >>> report = saturation(nn.Sequential(nn.Tanh()), torch.tensor([[0.5, 2.0]]))
+    >>> print(report)
+    module  type  saturated  |Delta|  sigma  grad u  grad h  grad sigma
+    0       Tanh  0.5        0.5      0      -       -       -
+    """
+    check_model(model)
+    if not (loss is None or callable(loss)):
+        raise TypeError(f"loss must be a function of the model's output, not {loss!r:.80}")
+    with (
+        unchanged(model),
+        sightings(model) as seen,
+        FiniteWatch(model) as watch,
+        torch.set_grad_enabled(loss is not None),
+    ):
+        output = model(*inputs, **keywords)
+        gradients = _gradients(output, loss, seen)
+    groups: dict[str, list[UnitGroup]] = {}
+    for call, gradient in zip(seen, gradients, strict=True):
+        groups.setdefault(call.name, []).append(call.measure(gradient))
+    return Saturation(tuple(_mean(calls) for calls in groups.values()), tuple(watch.findings()))
+
+
+def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, seen: list[Sighting]) -> list[Tensor | None]:
+    if loss is None:
+        return [None] * len(seen)
+    value = loss(output)
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ValueError(f"loss must return one number as a tensor, not {value!r}")
+    asked = [call.output for call in seen if call.output.requires_grad]
+    if not asked:
+        return [torch.zeros_like(call.output) for call in seen]
+    if not value.requires_grad:
+        raise ValueError(f"loss must depend on the model's output by way of torch; {value!r} has no gradient")
+    found = iter(torch.autograd.grad(value.reshape(()), asked, allow_unused=True, materialize_grads=True))
+    return [next(found) if call.output.requires_grad else torch.zeros_like(call.output) for call in seen]
+
+
+def _mean(calls: list[UnitGroup]) -> UnitGroup:
+    first = calls[0]
+    numbers = [field.name for field in dataclasses.fields(first) if field.name not in ("name", "kind")]
+    means = {number: sum(getattr(call, number) for call in calls) / len(calls) for number in numbers}
+    return UnitGroup(first.name, first.kind, **means)
+
+
+class SaturationMeter:
+    """Measures, during training, the share of saturated activations of each noisy module.
+
+    It looks only when switched on, at the steps that are logged, and costs nothing in between. What is in evaluation
+    mode is passed over. Of a recurrent layer or cell each nonlinearity is measured, under the names that
+    :func:`saturation` has, in a call of its own by the reference: the training is not changed by being looked at. In a
+    compiled model and in a CUDA graph that is recorded they are passed over.
+
+    >>> from noisyact import NoisyHardTanh
+    >>> model = nn.Sequential(NoisyHardTanh())
+    >>> meter = SaturationMeter(model)
+    >>> meter.active = True
+    >>> _ = model(torch.tensor([0.0, 5.0]))
+    >>> meter.read()
+    {'0': 0.5}
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.active = False
+        self._shares: dict[str, list[Tensor]] = {}
+        self._handles = [
+            module.register_forward_hook(note(name), with_kwargs=True)
+            for name, module in model.named_modules()
+            if (note := self._note_of(module)) is not None
+        ]
+
+    def _note_of(self, module: nn.Module) -> Callable[[str], Any] | None:
+        """What makes the hook of a module, of one that can be measured."""
+        if isinstance(module, NoisyActivation) and isinstance(module.pair, HardPair):
+            return self._note
+        return self._note_inside if isinstance(module, (NoisyRecurrent, NoisyCell)) else None
+
+    def _note(self, name: str) -> Any:
+        def hook(module: NoisyActivation, args: tuple, kwargs: dict, output: Tensor) -> None:
+            if self.active and module.training:
+                share = module.pair.saturated(input_of(args, kwargs).detach()).float().mean()
+                self._shares.setdefault(name, []).append(share)
+
+        return hook
+
+    def _note_inside(self, name: str) -> Any:
+        def hook(module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict, output: Any) -> None:
+            if self.active and module.training and not (torch.compiler.is_compiling() or _capturing()):
+                for call in sightings_inside(name, module, args, kwargs):
+                    self._shares.setdefault(call.name, []).append(call.function.saturated(call.x).float().mean())
+
+        return hook
+
+    def read(self) -> dict[str, float]:
+        """The shares measured since the last reading, by module name."""
+        shares = {name: torch.stack(found).mean().item() for name, found in self._shares.items()}
+        self._shares.clear()
+        return shares
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,193 @@
+"""One step of a cell whose products are done, as a torch operation in one kernel: C on a CPU, Triton on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
+
+from noisyact.ops.dispatch import plain, traced
+from noisyact.ops.native.unit import contiguous
+from noisyact.ops.recurrent.checks import check_backward, check_cell, no_second_derivative
+from noisyact.ops.recurrent.cpu import binding
+from noisyact.ops.recurrent.cpu.binding import Call
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.triton import on
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["cell"]
+
+
+def cell(
+    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    noise: CellNoise, leave: Callable[[Tensor], None] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The pointwise part of one step in one kernel, as :func:`reference.cell` with xi from the seed.
+
+    Args:
+        leave: in backward it is given the gradient of p in parts, [parts, p], which p then does not get.
+
+    Returns: the new h, and the new c (of no rows except for the LSTM).
+    """
+    check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
+    noise = noise.kept() if torch.is_grad_enabled() else noise
+    tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed, noise.state_scale, noise.gate_scale)
+    if not traced():
+        if leave is None and has_torch_function((a,)):
+            return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
+        if plain(*tensors):
+            # The same, called without the dispatcher, which takes longer than a kernel does.
+            if torch.is_grad_enabled():
+                return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
+            return _forward(*tensors, kind, noise)[:2]
+    texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
+    return _cell(*tensors, kind, *texts, noise.hard)[:2]
+
+
+def _forward(
+    a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    state_scale: Tensor, gate_scale: Tensor, kind: str, noise: CellNoise,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The new h; the LSTM's new c or the GRU's W_hn h + b_hn; the pre-activations, which may be `a` itself."""
+    if a.device.type == "cuda":
+        from noisyact.ops.recurrent.gpu import step
+
+        a, recurrent, h, c, p = (None if t is None else t.detach().contiguous() for t in (a, recurrent, h, c, p))  # pyright: ignore[reportAssignmentType]
+        with on(a.device):
+            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise)
+    call = _call(a, seed, kind, noise)
+    gates = a.detach().clone(memory_format=torch.contiguous_format)
+    product, h, c = (None if t is None else contiguous(t) for t in (recurrent, h, c))
+    new_h, extra = binding.cell_forward(call, gates, product, h, c, p)
+    return new_h, extra, gates
+
+
+def _backward(
+    dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
+    seed: Tensor | None, kind: str, noise: CellNoise,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
+    """The gradients of a, of the GRU's recurrent product, of p in parts, and of c or h past them."""
+    if gates.device.type == "cuda":
+        from noisyact.ops.recurrent.gpu import step
+
+        dh, dc, h, c, p = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p))  # pyright: ignore[reportAssignmentType]
+        with on(gates.device):
+            return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
+    call = _call(gates, seed, kind, noise)
+    carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
+    h, c = (None if t is None else contiguous(t) for t in (h, c))
+    dgates, dp = binding.cell_backward(call, gates, extra, h, c, p, contiguous(dh), carry)
+    if kind != "gru":
+        return dgates, None, dp, carry
+    hidden = carry.shape[1]  # r, z, n through the recurrent product, n through the input
+    da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
+    return da, dgates[:, : 3 * hidden], dp, carry
+
+
+def _call(a: Tensor, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
+    return Call(kind, noise, seed, a.shape[1] // GATES[kind], [a.shape[0]])
+
+
+class _EagerCell(torch.autograd.Function):
+    """The operation and its gradient, as registered below, for calls outside a compiled graph."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        """What the operation computes, and all that its backward keeps."""
+        _, _, h, c, p, seed, _, _, ctx.kind, ctx.noise, ctx.leave = inputs
+        new_h, extra, gates = _forward(*inputs[:-1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(extra, gates, h, c, p, seed)
+        return new_h, extra
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The registered gradient; the kernels have no second one."""
+        check_backward("cell", grad_outputs)
+        dh, dextra = grad_outputs
+        extra, gates, h, c, p, seed = ctx.saved_tensors
+        dh = torch.zeros_like(extra) if dh is None else dh
+        dc = dextra if ctx.kind == "lstm" else None
+        da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
+        if ctx.leave is not None:
+            ctx.leave(dp)
+        total = dp.sum(0) if p is not None and ctx.leave is None else None
+        return (*_in_place(ctx.kind, p, da, dq, total, carry), *([None] * 6))
+
+
+def _in_place(kind: str, p: Tensor | None, da: Tensor, dq: Tensor | None, dp: Tensor | None, carry: Tensor) -> tuple:
+    """The gradients at the places of a, recurrent, h, c and p."""
+    dp_ = None if p is None or dp is None else dp.reshape(p.shape).to(p.dtype)
+    return da, dq, carry if kind == "gru" else None, carry if kind == "lstm" else None, dp_
+
+
+@functools.lru_cache(maxsize=64)
+def _scheme(text: str) -> Scheme | None:
+    return scheme(text) if text else None
+
+
+def _noise(state: str, gate: str, hard: bool, state_scale: Tensor, gate_scale: Tensor) -> CellNoise:
+    return CellNoise(_scheme(state), _scheme(gate), state_scale, gate_scale, hard)
+
+
+@torch.library.custom_op("noisyact::recurrent_cell", mutates_args=())
+def _cell(
+    a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
+    state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
+    new_h, extra, gates = _forward(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, noise)
+    return new_h, extra, gates.clone() if gates.data_ptr() == a.data_ptr() else gates
+
+
+@_cell.register_fake
+def _(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, state, gate, hard):
+    batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
+    return a.new_empty(batch, hidden), a.new_empty(batch, hidden), a.new_empty(batch, a.shape[1])
+
+
+@torch.library.custom_op("noisyact::recurrent_cell_backward", mutates_args=())
+def _cell_backward(
+    dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
+    seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    check_cell(kind, gates, p, seed, noise, h=h, c=c, dh=dh, dc=dc, extra=extra)
+    da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
+    return da, gates.new_empty(0) if dq is None else dq.contiguous(), dp.sum(0), carry
+
+
+@_cell_backward.register_fake
+def _(dh, dc, extra, gates, h, c, p, seed, state_scale, gate_scale, kind, state, gate, hard):
+    return (
+        gates.new_empty(gates.shape),
+        gates.new_empty(gates.shape if kind == "gru" else 0),
+        gates.new_empty(NONLINEARITIES[kind] * extra.shape[1]),
+        torch.empty_like(extra),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
+    _, _, h, c, p, seed, state_scale, gate_scale, *ctx.settings = inputs
+    _, extra, gates = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(extra, gates, h, c, p, seed, state_scale, gate_scale)
+
+
+def _differentiate(ctx: Any, dh: Any, dextra: Any, dgates_unused: Any) -> tuple:
+    extra, gates, h, c, p, seed, state_scale, gate_scale = ctx.saved_tensors
+    kind = ctx.settings[0]
+    dh = torch.zeros_like(extra) if dh is None else dh
+    da, dq, dp, carry = _cell_backward(
+        dh, dextra if kind == "lstm" else None, extra, gates, h, c, p, seed, state_scale, gate_scale, *ctx.settings
+    )
+    return (*_in_place(kind, p, da, dq if kind == "gru" else None, dp, carry), *([None] * 7))
+
+
+_cell.register_autograd(_differentiate, setup_context=_keep)
+_cell_backward.register_autograd(no_second_derivative("cell"))

@@ -1,0 +1,1 @@
+"""Recurrent layers and cells on a CPU, in C."""

@@ -1,0 +1,178 @@
+"""Noisy LSTM, GRU and RNN cells for recurrences written by hand: one step, its pointwise part in one kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from noisyact.ops.dispatch import tracing
+from noisyact.ops.recurrent.checks import MisfitError
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from noisyact.recurrent import backends
+from noisyact.recurrent.functional import run_cell
+from noisyact.recurrent.noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.schemes import NAH, Scheme
+
+__all__ = ["NoisyCell", "NoisyGRUCell", "NoisyLSTMCell", "NoisyRNNCell"]
+
+
+class NoisyCell(nn.RNNCellBase):
+    """What the three cells share. Use NoisyLSTMCell, NoisyGRUCell or NoisyRNNCell."""
+
+    def __init__(
+        self, kind: str, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any,
+        noise: Scheme | str | None, gate_noise: Scheme | str | None, hard: bool, eval_noise: str, backend: str,
+    ) -> None:  # fmt: skip
+        self.backend = backends.check(backend)
+        super().__init__(input_size, hidden_size, bias, GATES[kind], device, dtype)
+        self.kind = kind
+        self.hard = hard
+        self.noise = recurrent_noise(kind, noise, gate_noise, ["p"], hidden_size, eval_noise, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """The weights as torch has them, and the noise as the paper has it."""
+        reset_recurrent(self, self.hidden_size)
+
+    def _step(self, x: Tensor, h: Tensor | None, c: Tensor | None, xi: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        name = type(self).__name__
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(
+                f"{name}: input must be a floating-point tensor, not {getattr(x, 'dtype', type(x).__name__)}"
+            )
+        if x.dim() not in (1, 2) or x.shape[-1] != self.input_size:
+            raise MisfitError(
+                f"{name}: input must end in {self.input_size} and be 1-D or 2-D, not {tuple(x.shape)}: input has "
+                f"inconsistent input_size: got {x.shape[-1] if x.dim() else 0} expected {self.input_size}"
+            )
+        shape = (*x.shape[:-1], self.hidden_size)
+        for place, (given, what) in enumerate(((h, "h"), (c, "c"))):
+            if given is not None and given.shape != shape:
+                raise _misfit(name, what, f"hidden{place}", tuple(given.shape), shape)
+        count = NONLINEARITIES[self.kind]
+        if xi is not None and xi.shape != (*x.shape[:-1], count, self.hidden_size):
+            raise ValueError(
+                f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
+            )
+        rows = x if x.dim() == 2 else x.unsqueeze(0)
+        if tracing():  # an operation that a trace refuses to repeat with another batch, for which it would be wrong
+            rows = torch.stack(rows.unbind(0))
+        h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), self.hidden_size)
+        if self.kind == "lstm":
+            c = rows.new_zeros(h.shape) if c is None else c.reshape(h.shape)
+        noise, drawn = noise_in_force(self.noise, self.noise is not None and self.training, self.hard, rows)
+        if not drawn:
+            xi = None
+        w_ih, w_hh, b_ih, b_hh = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        # torch multiplies by a weight on the meta device without a word, and returns what was in memory.
+        for given, what in ((w_ih, "weight_ih"), (w_hh, "weight_hh"), (b_ih, "bias_ih"), (b_hh, "bias_hh"), (h, "h")):
+            if given is not None and given.device != rows.device:
+                raise MisfitError(f"{name}: {what} is on {given.device} and the input on {rows.device}")
+        # Back to the input's type: autocast makes the products half precision, and c must not be carried in that.
+        a = F.linear(rows, w_ih, b_ih).to(rows.dtype)
+        q = F.linear(h, w_hh, b_hh).to(rows.dtype)
+        separate = self.kind == "gru"
+        new_h, new_c = run_cell(
+            self.kind, a if separate else a + q, q if separate else None, h, c,
+            None if self.noise is None else self.noise.all_p(1)[0], noise,
+            seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
+            xi=None if xi is None else xi.reshape(len(rows), count, self.hidden_size), backend=self.backend,
+        )  # fmt: skip
+        return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)
+
+    def extra_repr(self) -> str:
+        """torch's, and what differs from the default here."""
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        parts += [] if self.bias else ["bias=False"]
+        parts += [] if self.hard else ["hard=False"]
+        parts += [] if self.backend == "auto" else [f"backend={self.backend!r}"]
+        return ", ".join(parts)
+
+
+def _misfit(module: str, what: str, theirs: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> MisfitError:
+    """An error that has torch's words too, for who looks for them."""
+    if len(found) not in (1, 2):
+        more = f"Expected {'hx' if module.endswith('LSTMCell') else 'hidden'} to be 1D or 2D, got {len(found)}D instead"
+        more = more.replace("hx", f"hx[{theirs[-1]}]")
+    elif found[-1] != wanted[-1]:
+        more = f"{theirs} has inconsistent hidden_size: got {found[-1]}, expected {wanted[-1]}"
+    else:
+        more = f"Input batch size {wanted[0]} doesn't match {theirs} batch size {found[0]}"
+    return MisfitError(f"{module}: {what} must be of shape {wanted}, not {found}: {more}")
+
+
+class NoisyLSTMCell(NoisyCell):
+    """nn.LSTMCell with hard, noisy gates. Args: as nn.LSTMCell, then as NoisyLSTM.
+
+    >>> import torch
+    >>> cell = NoisyLSTMCell(10, 20, noise="nah")
+    >>> h, c = cell(torch.randn(3, 10))
+    >>> h, c = cell(torch.randn(3, 10), (h, c), xi=torch.randn(3, 5, 20))
+    >>> h.shape
+    torch.Size([3, 20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
+        noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "lstm", input_size, hidden_size, bias, device, dtype, noise, gate_noise, hard, eval_noise, backend
+        )
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None, xi: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The new h and c. xi: [batch, 5, H], in the order i, f, g, o and the tanh of c, instead of a draw."""
+        h, c = (None, None) if hx is None else hx
+        new_h, new_c = self._step(input, h, c, xi)
+        return new_h, new_c  # pyright: ignore[reportReturnType]
+
+
+class NoisyGRUCell(NoisyCell):
+    """nn.GRUCell with hard, noisy gates. Args: as nn.GRUCell, then as NoisyLSTM.
+
+    >>> import torch
+    >>> NoisyGRUCell(10, 20)(torch.randn(3, 10), torch.zeros(3, 20)).shape
+    torch.Size([3, 20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None, *,
+        noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(
+            "gru", input_size, hidden_size, bias, device, dtype, noise, gate_noise, hard, eval_noise, backend
+        )
+
+    def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
+        """The new h. xi: [batch, 3, H], in the order r, z, n, instead of a draw."""
+        return self._step(input, hx, None, xi)[0]
+
+
+class NoisyRNNCell(NoisyCell):
+    """nn.RNNCell with a hard, noisy tanh, or a noisy ReLU. Args: as nn.RNNCell, then as NoisyLSTM.
+
+    >>> import torch
+    >>> NoisyRNNCell(10, 20, nonlinearity="relu")(torch.randn(10)).shape
+    torch.Size([20])
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
+        dtype: Any = None, *, noise: Scheme | str | None = NAH(), hard: bool = True,  # noqa: B008
+        eval_noise: str = "expectation", backend: str = "auto",
+    ) -> None:  # fmt: skip
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"Unknown nonlinearity: nonlinearity={nonlinearity!r}, allowed are 'tanh', 'relu'")
+        kind = f"rnn_{nonlinearity}"
+        super().__init__(kind, input_size, hidden_size, bias, device, dtype, noise, None, hard, eval_noise, backend)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
+        """The new h. xi: [batch, 1, H] instead of a draw."""
+        return self._step(input, hx, None, xi)[0]

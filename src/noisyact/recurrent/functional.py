@@ -1,0 +1,273 @@
+"""Recurrent layers and cells as functions: one layer in one direction, or one step, noise and all as arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.noise import draw_seed, recurrent_normal
+from noisyact.ops.activation.reference import working_dtype
+from noisyact.ops.dispatch import plain, traced
+from noisyact.ops.recurrent import reference
+from noisyact.ops.recurrent.cell import cell
+from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
+from noisyact.ops.recurrent.cpu import op
+from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import registration
+from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
+from noisyact.recurrent import backends
+from noisyact.schemes import Scheme, scheme
+
+__all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
+
+
+def run_layers(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None,
+    weights: Sequence[dict[str, Tensor | None]], p: Sequence[Tensor | None], noise: CellNoise, *,
+    seeds: Sequence[Tensor | None], reverse: bool, backend: str, xi: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """Layers above each other in one direction, by the backend that can: together on a GPU, else one by one.
+
+    Args:
+        x: [steps, batch, input], or [rows, input]; every h has the same form.
+        sizes: rows at each step.
+        h: the first h of each layer, [layers, batch, H]; None for zeros, as for c.
+        weights: by name, of each layer; one bias without the other is a bias of zeros.
+        p: of each layer.
+        seeds: of each layer; None for the expectation.
+        xi: the noise of a single layer, [rows, nonlinearities, H], instead of a seed.
+
+    Returns: every h of the last layer, and the last h and c of each, [layers, batch, H].
+    """
+    width, dtype = x.shape[-1], x.dtype
+    if _autocast(x):  # as nn.LSTM does
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, h, c = _in_dtype(dtype, (x, h, c))
+        weights = [{name: None if w is None else w.to(dtype) for name, w in own.items()} for own in weights]
+    for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
+        own_h, own_c = None if h is None else h[index], None if c is None else c[index]
+        width = check_layer(kind, x, width, sizes[0], own_h, own_c, own, own_p, seed, noise)
+        if (own["b_ih"] is None) != (own["b_hh"] is None):
+            missing, given = ("b_ih", "b_hh") if own["b_ih"] is None else ("b_hh", "b_ih")
+            own[missing] = torch.zeros_like(own[given])  # pyright: ignore[reportArgumentType]
+    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0]["w_hr"] is not None, xi is not None)
+    if path == "triton" and x.numel() > 0 and not traced():
+        layers = [
+            _in_dtype(dtype, (own["w_ih"], own["w_hh"], own["b_ih"], own["b_hh"], own_p))
+            for own, own_p in zip(weights, p, strict=True)
+        ]
+        if plain(x, h, c, *itertools.chain.from_iterable(layers)):
+            return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
+    form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    states: list[tuple[Tensor, Any]] = []
+    for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
+        x, *state = _run_layer(
+            kind, x, sizes, None if h is None else h[index], None if c is None else c[index], own, own_p, noise,
+            seed=seed, xi=xi, reverse=reverse, path=path,
+        )  # fmt: skip
+        states.append(tuple(state))  # pyright: ignore[reportArgumentType]
+    last_h, last_c = zip(*states, strict=True)
+    return x.reshape(*form, x.shape[-1]), _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
+
+
+def _stacked(states: Sequence[Tensor]) -> Tensor:
+    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(list(states))
+
+
+def _run_layer(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: dict[str, Tensor | None],
+    p: Tensor | None, noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, path: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """One layer in one direction over packed rows; :func:`reference.layer` has the shapes.
+
+    h and c None stand for zeros. Noise: xi if given, else of the seed, else the expectation.
+    """
+    w_ih, w_hh = weights["w_ih"], weights["w_hh"]
+    given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
+    if path == "triton" and x.shape[0] > 0:
+        y, h_n, c_n = registration.layer(kind, sizes, *_in_dtype(x.dtype, given), seed, noise, reverse)  # pyright: ignore[reportCallIssue]
+        return y, h_n, c_n if kind == "lstm" else None
+    if path == "cpu":
+        wide_x, *others = _in_dtype(torch.float32, given)
+        y, h_n, c_n = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
+        if x.dtype is not torch.float32:
+            y, h_n, c_n = _in_dtype(x.dtype, (y, h_n, c_n))
+        return y, h_n, c_n if kind == "lstm" else None
+    w_hr = weights["w_hr"]
+    output = w_hh.shape[1]  # pyright: ignore[reportOptionalMemberAccess]
+    count, hidden = NONLINEARITIES[kind], output if w_hr is None else w_hr.shape[1]
+    if h is None:
+        h = x.new_zeros(sizes[0], output)
+        c = x.new_zeros(sizes[0], hidden) if kind == "lstm" else None
+    dtype = working_dtype(x.dtype)
+    wide = {name: None if w is None else w.to(dtype) for name, w in weights.items()}
+    wide_x, wide_h, wide_c = x.to(dtype), h.to(dtype), None if c is None else c.to(dtype)
+    wide_p = None if p is None else p.to(dtype)
+    if xi is None and seed is not None:
+        steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
+        rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
+        xi = recurrent_normal(seed, steps, rows, count, hidden)
+    with torch.autocast(x.device.type, enabled=False) if _autocast(x) else contextlib.nullcontext():
+        y, h_n, c_n = reference.layer(
+            kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
+            None if xi is None else xi.to(dtype), noise, reverse,
+        )  # fmt: skip
+    return y.to(x.dtype), h_n.to(x.dtype), c_n.to(x.dtype) if kind == "lstm" and c_n is not None else None
+
+
+def _autocast(x: Tensor) -> bool:
+    """Whether autocast is on for x. It leaves float64 as it is, and the meta device has none."""
+    kind = "cpu" if x.is_cpu else x.device.type
+    return x.dtype is not torch.float64 and kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def _in_dtype(dtype: torch.dtype, tensors: tuple[Tensor | None, ...]) -> list[Any]:
+    return [t if t is None or t.dtype == dtype else t.to(dtype) for t in tensors]
+
+
+def run_cell(
+    kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, noise: CellNoise, *,
+    seed: Tensor | None, xi: Tensor | None, backend: str,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The pointwise part of one step by the backend that can; :func:`reference.cell` has the shapes."""
+    for name, given in (("h", h), ("c", c), ("p", p), ("xi", xi)):
+        if given is not None and not given.is_floating_point():
+            raise TypeError(f"{name} must be real floating point, not {given.dtype}")
+    dtype = working_dtype(a.dtype)
+    path = backends.choose("auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None)
+    wide_a, wide_h = a.to(dtype), h.to(dtype)
+    wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
+    if path in ("cpu", "triton") and a.numel() > 0:
+        new_h, new_c = cell(kind, wide_a, wide_q, wide_h, wide_c, wide_p, seed, noise)
+    else:
+        check_cell(kind, wide_a, wide_p, seed, noise, recurrent=wide_q, h=wide_h, c=wide_c)
+        count, hidden = NONLINEARITIES[kind], a.shape[1] // reference.GATES[kind]
+        if xi is None and seed is not None:
+            rows = torch.arange(len(a), device=a.device)
+            xi = recurrent_normal(seed, torch.zeros_like(rows), rows, count, hidden)
+        new_h, new_c = reference.cell(
+            kind, wide_a, wide_q, wide_h, wide_c, None if wide_p is None else wide_p.reshape(count, hidden),
+            None if xi is None else xi.to(dtype), noise,
+        )  # fmt: skip
+    return new_h.to(a.dtype), new_c.to(a.dtype) if kind == "lstm" and new_c is not None else None
+
+
+def _one_layer(
+    kind: str, x: Tensor, h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+    b_hh: Tensor | None, noise: Scheme | str | None, gate_noise: Scheme | str | None, p: Tensor | None,
+    xi: Tensor | None, seed: Tensor | None, training: bool, hard: bool, reverse: bool, backend: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    if x.dim() != 3:
+        raise ValueError(f"x must be [steps, batch, input], not of shape {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"x must be real floating point, not {x.dtype}")
+    if w_hh.dim() != 2:
+        raise MisfitError(f"w_hh must be 2-D, not of shape {tuple(w_hh.shape)}")
+    steps, batch, hidden, count = x.shape[0], x.shape[1], w_hh.shape[1], NONLINEARITIES[kind]
+    if steps == 0:
+        raise ValueError("x must have at least one step")
+    state, gate = (None if s is None else scheme(s) for s in (noise, noise if gate_noise is None else gate_noise))
+    if xi is not None and xi.shape != (steps, batch, count, hidden):
+        raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
+    if xi is not None and not xi.is_floating_point():
+        raise TypeError(f"xi must be real floating point, not {xi.dtype}")
+    if training and xi is None and seed is None and (state is not None or gate is not None):
+        seed = draw_seed(x.device)
+    dtype = working_dtype(x.dtype)
+    scales = [torch.tensor(0.0 if s is None else s.scale, dtype=dtype, device=x.device) for s in (state, gate)]
+    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    h, c = (None if s is None else s.unsqueeze(0) for s in (h, c))
+    y, h_n, c_n = run_layers(
+        kind, x, [batch] * steps, h, c, [weights], [p],
+        CellNoise(state, gate, *scales, hard=hard), seeds=[seed if training else None], reverse=reverse,
+        backend=backends.check(backend),
+        xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden),
+    )  # fmt: skip
+    return y, h_n[0], None if c_n is None else c_n[0]
+
+
+def noisy_lstm(
+    x: Tensor, hx: tuple[Tensor, Tensor] | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None, *, noise: Scheme | str | None = "nah", gate_noise: Scheme | str | None = None,
+    p: Tensor | None = None, xi: Tensor | None = None, seed: Tensor | None = None, training: bool = True,
+    hard: bool = True, reverse: bool = False, backend: str = "auto",
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One noisy LSTM layer in one direction.
+
+    ``i, f, o = sigm(a_i), sigm(a_f), sigm(a_o)``, ``g = tanh(a_g)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
+    ``a = W_ih x + b_ih + W_hh h + b_hh`` in torch's gate order; each of the five nonlinearities has a p and noise.
+
+    Args:
+        x: [steps, batch, input].
+        hx: the first h and c, each [batch, H]; None for zeros.
+        w_ih: [4 H, input].
+        w_hh: [4 H, H].
+        b_ih: [4 H] or None.
+        b_hh: [4 H] or None.
+        noise: the scheme of the tanhs, or its text, or None.
+        gate_noise: that of the sigmoids, when it differs.
+        p: [5 H], in the order i, f, g, o, and the tanh of c; None for 1.
+        xi: the noise, [steps, batch, 5, H], instead of a draw.
+        seed: one int64 that stands for the whole of xi.
+        training: False gives the expectation.
+        hard: False keeps the soft sigmoid and tanh.
+        reverse: from the last step to the first.
+        backend: "auto", "reference", "cpu" or "triton".
+
+    Returns: every h, [steps, batch, H], and the last h and c.
+
+    >>> x, w = torch.randn(7, 3, 4), torch.randn(4 * 5, 5)
+    >>> y, (h, c) = noisy_lstm(x, None, torch.randn(4 * 5, 4), w, noise="nah")
+    >>> y.shape, h.shape
+    (torch.Size([7, 3, 5]), torch.Size([3, 5]))
+    """
+    h, c = (None, None) if hx is None else hx
+    y, h_n, c_n = _one_layer(
+        "lstm", x, h, c, w_ih, w_hh, b_ih, b_hh, noise, gate_noise, p, xi, seed, training, hard, reverse, backend
+    )
+    return y, (h_n, c_n)  # pyright: ignore[reportReturnType]
+
+
+def noisy_gru(
+    x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None, *,
+    noise: Scheme | str | None = "nah", gate_noise: Scheme | str | None = None, p: Tensor | None = None,
+    xi: Tensor | None = None, seed: Tensor | None = None, training: bool = True, hard: bool = True,
+    reverse: bool = False, backend: str = "auto",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One noisy GRU layer in one direction, as :func:`noisy_lstm` with three gates and p of [3 H], order r, z, n.
+
+    ``r, z = sigm(.), sigm(.)``, ``n = tanh(W_in x + b_in + r (W_hn h + b_hn))``, ``h' = (1 - z) n + z h``.
+
+    >>> y, h = noisy_gru(torch.randn(7, 3, 4), None, torch.randn(15, 4), torch.randn(15, 5))
+    >>> y.shape, h.shape
+    (torch.Size([7, 3, 5]), torch.Size([3, 5]))
+    """
+    y, h_n, _ = _one_layer(
+        "gru", x, hx, None, w_ih, w_hh, b_ih, b_hh, noise, gate_noise, p, xi, seed, training, hard, reverse, backend
+    )
+    return y, h_n
+
+
+def noisy_rnn(
+    x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None, *,
+    nonlinearity: str = "tanh", noise: Scheme | str | None = "nah", p: Tensor | None = None, xi: Tensor | None = None,
+    seed: Tensor | None = None, training: bool = True, hard: bool = True, reverse: bool = False, backend: str = "auto",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """One noisy RNN layer in one direction: ``h' = tanh(W_ih x + b_ih + W_hh h + b_hh)``, or the noisy ReLU; p is [H].
+
+    >>> y, h = noisy_rnn(torch.randn(7, 3, 4), None, torch.randn(5, 4), torch.randn(5, 5))
+    >>> y.shape, h.shape
+    (torch.Size([7, 3, 5]), torch.Size([3, 5]))
+    """
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"Unknown nonlinearity: nonlinearity={nonlinearity!r}, allowed are 'tanh', 'relu'")
+    y, h_n, _ = _one_layer(
+        f"rnn_{nonlinearity}", x, hx, None, w_ih, w_hh, b_ih, b_hh, noise, None, p, xi, seed, training, hard, reverse,
+        backend,
+    )  # fmt: skip
+    return y, h_n

@@ -1,0 +1,1 @@
+"""Tables of results with intervals, and their comparison with the paper."""

@@ -1,0 +1,89 @@
+"""Agreement with the paper in words: each arm's number against the paper's, and the order of every two arms."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+from noisyact_lab.analysis.results_table import Estimate, Row, Table
+
+__all__ = ["Pair", "against_paper", "pairs", "summary"]
+
+Verdict = Literal["as in the paper", "contrary to the paper", "not decided"]
+
+
+def against_paper(ours: Estimate, paper: float | None) -> str:
+    """Where the paper's number lies against our 95% interval.
+
+    >>> against_paper(Estimate((1.0, 2.0, 3.0)), 2.2)
+    "the paper's value is inside our interval"
+    >>> against_paper(Estimate((1.0, 1.1)), 9.0)
+    "ours is lower: the paper's value is above our interval"
+    >>> against_paper(Estimate((1.0,)), 9.0)
+    'ours is lower; one run, so no interval'
+    """
+    if paper is None:
+        return "the paper gives no number"
+    if ours.mean is None:
+        return "no number of ours"
+    side = "lower" if ours.mean < paper else "higher" if ours.mean > paper else "the same"
+    if ours.interval is None:
+        return f"ours is {side}; one run, so no interval"
+    low, high = ours.interval
+    if low <= paper <= high:
+        return "the paper's value is inside our interval"
+    return f"ours is {side}: the paper's value is {'above' if paper > high else 'below'} our interval"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two arms the paper has different numbers for, `lower` being the one with its lower number."""
+
+    lower: Row
+    higher: Row
+    verdict: Verdict
+    why: str
+
+
+def pairs(table: Table) -> list[Pair]:
+    """Every two arms that the paper orders, and whether our intervals are apart in the same order.
+
+    A pair without two numbers of ours, or with one run where an interval is needed, is not decided.
+    """
+    known = [row for row in table.rows if row.paper is not None]
+    known.sort(key=lambda row: row.paper or 0.0)
+    ordered = [(a, b) for a, b in itertools.combinations(known, 2) if a.paper != b.paper]
+    return [Pair(a, b, *_verdict(_headline(a, table), _headline(b, table))) for a, b in ordered]
+
+
+def summary(found: Sequence[Pair]) -> str:
+    """The pairs counted, in a sentence; nothing where the paper orders none.
+
+    >>> summary([])
+    ''
+    """
+    if not found:
+        return ""
+    kinds: tuple[Verdict, ...] = ("as in the paper", "contrary to the paper", "not decided")
+    count = {kind: sum(pair.verdict == kind for pair in found) for kind in kinds}
+    said = ", ".join(f"{number} {kind}" for kind, number in count.items() if number)
+    pairs = "one pair" if len(found) == 1 else f"{len(found)} pairs"
+    return f"Of the {pairs} of arms that the paper orders: {said}."
+
+
+def _headline(row: Row, table: Table) -> Estimate:
+    return row.numbers.get(table.metric, Estimate(()))
+
+
+def _verdict(lower: Estimate, higher: Estimate) -> tuple[Verdict, str]:
+    if lower.mean is None or higher.mean is None:
+        return "not decided", "no finished run of both"
+    if lower.interval is None or higher.interval is None:
+        return "not decided", "one run has no interval"
+    if lower.interval[1] < higher.interval[0]:
+        return "as in the paper", "the intervals are apart, in the paper's order"
+    if higher.interval[1] < lower.interval[0]:
+        return "contrary to the paper", "the intervals are apart, in the other order"
+    return "not decided", "the intervals overlap"

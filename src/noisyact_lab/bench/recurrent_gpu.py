@@ -1,0 +1,194 @@
+"""The noisy LSTM and GRU on a GPU against nn.LSTM and nn.GRU by cuDNN: called one by one, and as CUDA graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisyact.recurrent.layers import NoisyRecurrent
+from noisyact.text_table import text_table
+from noisyact_lab.bench.recurrent import PEERS, WrongResult, forward_and_backward, inference
+from noisyact_lab.loops.tf32 import tf32_products
+
+__all__ = ["CASES", "Row", "exact_products", "graph", "measure", "median_ms", "table"]
+
+_SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (35, 20, 1500, 2), (200, 64, 1024, 1)]
+CASES: list[tuple[tuple[int, int, int, int], torch.dtype]] = [
+    *((shape, dtype) for shape in _SHAPES for dtype in (torch.float32, torch.bfloat16)),
+    ((200, 64, 768, 1), torch.float16),  # where cuDNN has a persistent kernel of its own
+    ((200, 64, 1024, 1), torch.float16),
+]
+"""Steps, batch, units and layers, with a dtype; the input has as many features as there are units."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One layer, shape and dtype. Times are medians in milliseconds, memory in MiB; a ratio is ours over torch's."""
+
+    layer: str
+    shape: tuple[int, int, int, int]
+    dtype: str
+    both_ms: float
+    torch_both_ms: float
+    both_ratio: float
+    graph_ms: float
+    torch_graph_ms: float
+    graph_ratio: float
+    inference_ms: float
+    torch_inference_ms: float
+    inference_ratio: float
+    memory_mib: float
+    torch_memory_mib: float
+    memory_ratio: float
+
+
+def measure(cases: list[tuple[tuple[int, int, int, int], torch.dtype]], repeats: int) -> Iterator[Row | WrongResult]:
+    """Measure every layer and case, half-normal noise on every nonlinearity, weights as torch initialises them."""
+    for shape, dtype in cases:
+        for name, ours, theirs in PEERS:
+            steps, batch, hidden, layers = shape
+            settings: dict[str, Any] = {"device": "cuda", "dtype": dtype}
+            noisy, plain = (
+                ours(hidden, hidden, layers, noise="nah", **settings),
+                theirs(hidden, hidden, layers, **settings),
+            )
+            x = torch.randn(steps, batch, hidden, **settings)
+            try:
+                _check(noisy, x[:4])
+            except AssertionError as error:
+                yield WrongResult(f"{name} {shape} {dtype}: not measured, its results are wrong: {error}")
+                continue
+            yield _time(name, shape, dtype, noisy, plain, x, repeats)
+
+
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Products of layers, which follow cuDNN's setting, and all others in float32, not in TF32, for a while."""
+    with tf32_products(False):
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
+
+
+def _check(layer: NoisyRecurrent, x: Tensor) -> None:
+    """The kernels against the reference with the same noise: output and every gradient, by their norms.
+
+    In 16 bits some values fall on the other side of a kink, where the slope jumps: gradients then differ by per cents.
+    """
+    results = []
+    for backend in ("triton", "reference"):
+        layer.backend, kept = backend, layer.backend
+        torch.manual_seed(1)
+        leaf = x.detach().requires_grad_()
+        with exact_products():
+            y = layer(leaf)[0]
+            gradients = torch.autograd.grad(y.float().square().sum(), [leaf, *layer.parameters()])
+        results.append([y.detach(), *gradients])
+        layer.backend = kept
+    bounds = (1e-5, 1e-3) if x.dtype == torch.float32 else (2e-2, 0.2)
+    for index, (mine, right) in enumerate(zip(*results, strict=True)):
+        off = ((mine.float() - right.float()).norm() / right.float().norm().clamp(min=1e-6)).item()
+        bound = bounds[index > 0]
+        if not off <= bound:
+            raise AssertionError(f"result {index} is off by {off:.2g} of its norm, allowed {bound:.2g}")
+
+
+def _time(
+    name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, noisy: nn.Module, plain: nn.Module, x: Tensor,
+    repeats: int,
+) -> Row:  # fmt: skip
+    leaf, g = x.detach().requires_grad_(), torch.randn_like(x)
+    both = [forward_and_backward(layer, leaf, g) for layer in (noisy, plain)]
+    both_ms = median_ms(both, repeats)
+    graph_ms = median_ms([graph(run) for run in both], repeats)
+    memory = [_peak_mib(run) for run in both]
+    noisy.eval()
+    plain.eval()
+    inference_ms = median_ms([inference(layer, x) for layer in (noisy, plain)], repeats)
+    return Row(
+        layer=name,
+        shape=shape,
+        dtype=str(dtype).removeprefix("torch."),
+        both_ms=both_ms[0],
+        torch_both_ms=both_ms[1],
+        both_ratio=both_ms[0] / both_ms[1],
+        graph_ms=graph_ms[0],
+        torch_graph_ms=graph_ms[1],
+        graph_ratio=graph_ms[0] / graph_ms[1],
+        inference_ms=inference_ms[0],
+        torch_inference_ms=inference_ms[1],
+        inference_ratio=inference_ms[0] / inference_ms[1],
+        memory_mib=memory[0],
+        torch_memory_mib=memory[1],
+        memory_ratio=memory[0] / memory[1],
+    )
+
+
+def median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 10) -> list[float]:
+    """Milliseconds a call of each function, in turns of several calls: of turns that end when the GPU has finished."""
+    times: list[list[float]] = [[] for _ in functions]
+    for turn in range(repeats + 2):
+        for function, spent in zip(functions, times, strict=True):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                function()
+            torch.cuda.synchronize()
+            if turn >= 2:  # the first ones compile and warm up
+                spent.append((time.perf_counter() - start) / calls * 1e3)
+    return [statistics.median(spent) for spent in times]
+
+
+def graph(function: Callable[[], object]) -> Callable[[], object]:
+    """The function captured: what it does without what Python takes to ask for it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        function()
+    return recorded.replay
+
+
+def _peak_mib(function: Callable[[], object]) -> float:
+    """What the function adds to the memory in use, at its peak."""
+    function()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    header = (
+        "layer", "T, B, H, layers", "dtype", "fwd+bwd", "torch", "ratio", "as a graph", "torch", "ratio", "inference",
+        "torch", "ratio", "memory",
+    )  # fmt: skip
+    cells = [
+        (
+            row.layer, ", ".join(map(str, row.shape)), row.dtype,
+            f"{row.both_ms:.2f} ms", f"{row.torch_both_ms:.2f} ms", f"{row.both_ratio:.2f}",
+            f"{row.graph_ms:.3f} ms", f"{row.torch_graph_ms:.3f} ms", f"{row.graph_ratio:.2f}",
+            f"{row.inference_ms:.2f} ms", f"{row.torch_inference_ms:.2f} ms", f"{row.inference_ratio:.2f}",
+            f"{row.memory_ratio:.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return text_table(header, cells)

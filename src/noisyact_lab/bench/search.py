@@ -1,0 +1,121 @@
+"""Beam search with the translation model, noisy against soft, over as many sentences as newstest2011 has.
+
+Weights are random, so the end of a sentence has no more chance than any other word and a search goes on for as many
+words as it may. It is the full model on a GPU, where a step is a CUDA graph and products are in TF32 as in the
+experiment; on a CPU a small one. What a search finds is checked without TF32, with which rounding alone changes the
+log p of a long translation by more than the hypotheses of a beam differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Iterator
+
+import torch
+
+from noisyact.conversion.convert import noisify
+from noisyact.schemes import NAH
+from noisyact.text_table import text_table
+from noisyact_lab.bench.recurrent import WrongResult
+from noisyact_lab.bench.recurrent_gpu import exact_products
+from noisyact_lab.data.packed import Sentences
+from noisyact_lab.data.text import Vocabulary
+from noisyact_lab.experiments.translate.translator import Translator
+from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.models.beam_search import Beam
+from noisyact_lab.models.translation import Translation
+
+__all__ = ["Row", "measure", "table"]
+
+_WIDTH = 5
+_SEARCHED, _CHECKED = 100, 3
+"""Sentences of the search that is checked, and how many of its translations are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Medians over the turns, in seconds; the ratio is noisy over soft."""
+
+    sentences: int
+    beam: int
+    words: int
+    """Of each translation."""
+    noisy_s: float
+    soft_s: float
+    ratio: float
+
+
+def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
+    """Both models by turns, each after one search that is not counted; first what a search finds is checked."""
+    where = torch.device(device)
+    on_gpu = where.type == "cuda"
+    words, word_size, hidden, count, longest = (30_000, 500, 1024, 3003, 40) if on_gpu else (2000, 64, 96, 40, 12)
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    soft = Translation(words, words, word_size=word_size, hidden=hidden).to(where)
+    with torch.no_grad():
+        soft.output.weight *= 10  # else all words are about as likely, and rounding decides
+    noisy = noisify(soft, NAH(0.5, 1.15, True), gate_noise=NAH(0.15, 1.1), strict=True)
+    assert isinstance(noisy, Translation)
+    lengths = torch.randint(2, 52, (count,), generator=generator)
+    numbers = torch.randint(1, words, (int(lengths.sum()),), generator=generator, dtype=torch.int32)
+    numbers[lengths.cumsum(0) - 1] = soft.end
+    sentences = Sentences.flat(numbers, lengths)
+    vocabulary = Vocabulary(map(str, range(words)))
+
+    def translator_of(model: Translation) -> Translator:
+        return Translator(model, vocabulary, vocabulary, width=_WIDTH, longest=longest)
+
+    with exact_products():
+        some = Sentences.flat(numbers[: int(lengths[:_SEARCHED].sum())], lengths[:_SEARCHED])
+        for model in (noisy, soft):
+            # A translator keeps the steps it has recorded: this one's are without TF32.
+            if wrong := _wrong(model, some, translator_of(model).numbers(some), longest):
+                yield WrongResult(f"beam search: not measured, its results are wrong: {wrong}")
+                return
+    with tf32_products(on_gpu):
+        translators = [translator_of(model) for model in (noisy, soft)]
+        for translator in translators:
+            translator.numbers(sentences)
+        seconds = [[_seconds(translator, sentences) for translator in translators] for _ in range(turns)]
+    noisy_s, soft_s = (statistics.median(spent) for spent in zip(*seconds, strict=True))
+    yield Row(count, _WIDTH, longest, noisy_s, soft_s, noisy_s / soft_s)
+
+
+def _wrong(model: Translation, sentences: Sentences, found: list[tuple[int, ...]], longest: int) -> str:
+    """What is wrong with the first translations: each must be that of a search for it alone, step by step."""
+    device = model.output.weight.device
+    beam = Beam(model.eval().step, width=_WIDTH, end=model.end, longest=longest)
+    for row in range(_CHECKED):
+        length = int(sentences.lengths[row])
+        source = sentences.padded(torch.tensor([row]), length).to(device)
+        with torch.no_grad():
+            alone = beam(*model.start(source, torch.tensor([length], device=device)))[0]
+        # Products of another shape round otherwise; with random weights many hypotheses are nearly as likely.
+        likely = {hypothesis.tokens: hypothesis.log_probability for hypothesis in alone}
+        if found[row] not in likely:
+            return f"sentence {row} has a translation that is not in the beam of a search for it alone"
+        off = max(likely.values()) - likely[found[row]]
+        if off > 1e-3:
+            return f"sentence {row} has a translation with a log p lower by {off:.2g} than that found alone"
+    return ""
+
+
+def _seconds(translator: Translator, sentences: Sentences) -> float:
+    start = time.perf_counter()
+    translator.numbers(sentences)  # its end is numbers on the host: nothing is left to wait for
+    return time.perf_counter() - start
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    cells = [
+        (
+            f"{row.sentences:,}", str(row.beam), str(row.words), f"{row.noisy_s:.2f} s", f"{row.soft_s:.2f} s",
+            f"{row.ratio:.2f}", f"{row.sentences / row.noisy_s:,.0f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return text_table(("sentences", "beam", "words each", "noisy", "soft", "ratio", "sentences a second"), cells)

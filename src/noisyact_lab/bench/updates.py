@@ -1,0 +1,107 @@
+"""Where the time of a small run goes: the host's part of an update and the whole, an evaluation, a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from noisyact.text_table import text_table
+
+__all__ = ["CASES", "Row", "measure", "table"]
+
+CASES = [("unique", "reference"), ("unique", "nan-annealed"), ("mnist", "nah"), ("mixture", "nan")]
+"""Experiments and arms, at the paper's size."""
+_WARM, _COUNTED = 20, 100
+"""Updates of a turn; all of them come before the first evaluation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One arm: medians over the turns."""
+
+    experiment: str
+    arm: str
+    host_us: float
+    """Until the host is done with an update, though the device may not be."""
+    update_us: float
+    plain_host_us: float
+    """The same where the step is not a CUDA graph."""
+    plain_us: float
+    evaluation_ms: float
+    checkpoint_ms: float
+
+
+def measure(turns: int, device: str) -> Iterator[Row | Exception]:
+    """A row for each case, or why there is none; an update by graph and one without take turns."""
+    for experiment, arm in CASES:
+        try:
+            yield _row(experiment, arm, turns, torch.device(device))
+        except (OSError, ValueError) as error:  # such as data that are missing
+            yield ValueError(f"{experiment} {arm}: {error}")
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text."""
+    header = ["run", "update", "of it the host", "without graph", "of it the host", "evaluation", "checkpoint"]
+    return text_table(header, [
+        [f"{row.experiment} {row.arm}", *(f"{us:.0f} us" for us in (
+            row.update_us, row.host_us, row.plain_us, row.plain_host_us
+        )), f"{row.evaluation_ms:.1f} ms", f"{row.checkpoint_ms:.1f} ms"]
+        for row in rows
+    ])  # fmt: skip
+
+
+def _row(name: str, arm: str, turns: int, device: torch.device) -> Row:
+    from noisyact_lab.engine import registry
+    from noisyact_lab.engine.folder import checkpoint
+
+    experiment = registry.load(name)
+    graph, plain = (experiment.start(experiment.effective(arm, "paper"), 0, device) for _ in range(2))
+    plain.step = plain._step  # pyright: ignore[reportAttributeAccessIssue]
+    found: list[list[float]] = [[] for _ in range(6)]
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(turns):
+            seconds = (
+                *_updates(graph, device), *_updates(plain, device), _timed(lambda: graph.evaluate(0), device),
+                _timed(lambda at=turn: checkpoint.save(Path(folder), at, graph), device),
+            )  # fmt: skip
+            for spent, of_turn in zip(found, seconds, strict=True):
+                spent.append(of_turn)
+    host, whole, plain_host, plain_whole, evaluation, saving = map(statistics.median, found)
+    each = 1e6 / _COUNTED
+    return Row(
+        name, arm, host * each, whole * each, plain_host * each, plain_whole * each, evaluation * 1e3, saving * 1e3
+    )
+
+
+def _updates(task: Any, device: torch.device) -> tuple[float, float]:
+    """Seconds of some updates: until the host is done, and until the device is."""
+    for index in range(_WARM):
+        task.update(index)
+    _wait(device)
+    start = time.perf_counter()
+    for index in range(_WARM, _WARM + _COUNTED):
+        task.update(index)
+    host = time.perf_counter() - start
+    _wait(device)
+    return host, time.perf_counter() - start
+
+
+def _timed(function: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    function()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,60 @@
+"""The command `noisyact score`. What it needs is imported inside it; help is quick."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noisyact_lab.cli.answers import RUNS, AsJson, print_json
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command("score")
+def score(
+    experiment: Annotated[str, typer.Argument(help="caption or translate")],
+    out: Annotated[Path, typer.Argument(help="the folder of a run, or one that has runs below it")] = RUNS,
+    verified: Annotated[bool, typer.Option(help="the data must be what the results were made from")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text."""
+    if experiment not in ("caption", "translate"):
+        raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
+    from noisyact_lab.experiments.caption import scores
+    from noisyact_lab.experiments.caption.caption import SCORED
+    from noisyact_lab.experiments.translate import plain_bleu
+    from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL
+
+    runs, names = scores.runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
+    add: Callable[[Path], scores.Scores] = plain_bleu.add_scores
+    if experiment == "caption":
+        add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
+    found, missing = {}, {}
+    for run in runs:
+        scored = scores.scored_before(run, names) or add(run)
+        found[str(run)] = {**scored.values, "signature": scored.signature}
+        missing[scored.missing] = None
+        if not as_json:
+            print(f"{run}: {', '.join(f'{name} {value:.2f}' for name, value in scored.values.items())}")
+    for reason in filter(None, missing):
+        print(f"noisyact: {reason}", file=sys.stderr)
+    if as_json:
+        print_json(found)
+
+
+def _references(verified: bool) -> dict[str, list[str]]:
+    """Of the images of Flickr8k's test part."""
+    from noisyact_lab.data import flickr8k
+
+    test = flickr8k.read("test", verified=verified)
+    return {
+        image: [" ".join(words) for words in captions]
+        for image, captions in zip(test.images, test.captions, strict=True)
+    }

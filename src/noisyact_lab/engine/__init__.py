@@ -1,0 +1,1 @@
+"""Run experiments: one job, its training loop, its folder, and many jobs side by side."""

@@ -1,0 +1,1 @@
+"""Loggers: TensorBoard, Weights & Biases, trackio and MLflow."""

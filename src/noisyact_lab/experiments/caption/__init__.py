@@ -1,0 +1,1 @@
+"""Captions for Flickr8k."""

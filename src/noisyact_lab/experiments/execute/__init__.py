@@ -1,0 +1,1 @@
+"""Learning to Execute."""

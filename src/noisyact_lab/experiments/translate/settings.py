@@ -1,0 +1,90 @@
+"""What a run of `translate` is made of: its settings, and by them its corpus, its model and its optimiser."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+
+import noisyact as na
+from noisyact_lab.data.packed import PackedCorpus
+from noisyact_lab.data.parallel import check, corpus
+from noisyact_lab.engine.experiment import UnknownName, check_at_least
+from noisyact_lab.loops.adadelta import Adadelta
+from noisyact_lab.models.translation import Translation
+from noisyact_lab.tasks.language_model import NoiseSettings
+
+__all__ = ["Settings", "check_corpus", "check_settings", "corpus_of", "model_of", "optimizer_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(NoiseSettings):
+    """The defaults are the preset `paper`."""
+
+    corpus: str = "europarl"
+    """europarl or multi30k."""
+    shards: int | None = None
+    """Files of Europarl, 100,000 pairs each."""
+    words: int = 30_000
+    """Of each vocabulary."""
+    longest: int = 50
+    """Words of a training sentence."""
+    word_size: int = 500
+    hidden: int = 1024
+    orthogonal_scale: float = 0.01
+    """Of the orthogonal matrices with which the recurrences and the attention's keys begin."""
+    batch: int = 32
+    updates: int = 600_000
+    """At most."""
+    evaluate_every: int = 5000
+    patience: int = 10
+    """Evaluations without a lower validation NLL, after which training ends."""
+    optimizer: str = "adadelta"
+    """adadelta, with a decay of 0.95 and an epsilon of 1e-6, or adam."""
+    learning_rate: float = 1.0
+    """Adadelta's is 1."""
+    max_gradient_norm: float = 1.0
+    beam: int = 5
+    longest_translation: int = 200
+    tf32: bool = True
+    """On a GPU all products are TF32, as those of cuDNN's GRU are by default."""
+
+
+def corpus_of(settings: Settings, say: Any = None) -> PackedCorpus:
+    """The corpus of a run."""
+    return corpus(settings.corpus, settings.words, settings.longest, settings.shards, say)
+
+
+def check_corpus(settings: Settings) -> None:
+    """Raise if there is no such corpus here."""
+    check(settings.corpus, settings.words, settings.longest, settings.shards)
+
+
+def model_of(settings: Settings, packed: PackedCorpus) -> Translation:
+    """The model with the functions of an arm, its weights not yet drawn."""
+    model = Translation(len(packed.source), len(packed.target), word_size=settings.word_size, hidden=settings.hidden)
+    if settings.scheme is None and not settings.hard:
+        return model
+    arguments = settings.layer_arguments()
+    # Noise at the input with sigma = 0 is the hard function and nothing else; it has no p.
+    noise = arguments["noise"] or na.NANI(0.0)
+    changed = na.noisify(model, noise, gate_noise=arguments["gate_noise"], inplace=True, strict=True)
+    assert isinstance(changed, Translation)
+    return changed
+
+
+def optimizer_of(model: nn.Module, settings: Settings, device: torch.device) -> torch.optim.Optimizer:
+    """The optimiser of a run, able to step inside a CUDA graph."""
+    graphed = device.type == "cuda"
+    if settings.optimizer == "adadelta":
+        return Adadelta(model.parameters(), settings.learning_rate, 0.95, 1e-6, graphed)
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=graphed)
+    raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise if a number is too small; what the corpus allows is for :func:`check_corpus`."""
+    check_at_least(1, "translate", settings, "word_size", "hidden", "batch", "patience", "beam", "longest_translation")

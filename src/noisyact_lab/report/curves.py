@@ -1,0 +1,76 @@
+"""Learning curves for the page: the mean over an arm's finished runs with its 95% interval, and every run beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from noisyact_lab.engine.intervals import interval
+from noisyact_lab.report.records import Column, Run, Section
+
+__all__ = ["curves_of", "mean_of"]
+
+_MOST_POINTS = 300
+"""Of a line: more than that no screen shows."""
+_LEAST_RUNS = 3
+"""For a band: the interval of two runs is nine times their distance, and would hide everything."""
+
+
+def curves_of(section: Section) -> dict[str, Any]:
+    """What the page draws of a section, as JSON can hold it; arms without a run have no curve."""
+    metrics = section.metrics
+    arms = [
+        {
+            "index": index, "name": arm.row.name, "title": arm.row.title,
+            "mean": {metric: _thinned(mean_of(arm.runs, metric)) for metric in metrics},
+            "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= _LEAST_RUNS,
+        }
+        for index, arm in enumerate(section.arms)
+        if any(run.curve for run in arm.runs)
+    ]  # fmt: skip
+    return {"metrics": metrics, "headline": section.experiment.metric, "arms": arms}
+
+
+def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:
+    """Mean, low and high end at each update that all finished runs have; runs that did not finish have no part in it.
+
+    >>> columns = [{"update": [1, 2], "loss": [3.0, 1.0]}, {"update": [1, 2, 3], "loss": [5.0, 1.0, 1.0]}]
+    >>> mean_of([Run("0", "finished", "", None, "cpu", of_run) for of_run in columns], "loss")
+    {'x': [1, 2], 'y': [4.0, 1.0], 'low': [-8.706, 1.0], 'high': [16.706, 1.0]}
+    """
+    finished = [dict(zip(*_line(run, metric), strict=True)) for run in runs if run.status == "finished"]
+    shared = sorted(set.intersection(*(set(line) for line in finished))) if finished else []
+    ends = [interval([line[update] for line in finished]) for update in shared]
+    y, low, high = ([_rounded(end[i]) for end in ends] for i in range(3))
+    return {"x": [*shared], "y": y, "low": low, "high": high}
+
+
+def _of_run(run: Run, metrics: Sequence[str]) -> dict[str, Any]:
+    lines = {}
+    for metric in metrics:
+        x, y = _line(run, metric)
+        lines[metric] = _thinned({"x": [*x], "y": [_rounded(value) for value in y]})
+    return {"seed": run.seed, "status": run.status, "ending": run.ending, "lines": lines}
+
+
+def _line(run: Run, metric: str) -> tuple[list[float], list[float]]:
+    """The updates and values where there is a value."""
+    both = zip(run.curve.get("update", []), run.curve.get(metric, []), strict=False)
+    known = [(x, y) for x, y in both if x is not None and y is not None]
+    return [x for x, _ in known], [y for _, y in known]
+
+
+def _rounded(value: float | None) -> float | None:
+    """Five digits: a page of many curves stays small."""
+    return None if value is None or math.isinf(rounded := float(f"{value:.5g}")) else rounded
+
+
+def _thinned(columns: dict[str, Column]) -> dict[str, Column]:
+    """Every so many-th point, and the last."""
+    count = len(columns["x"])
+    step = -(-count // _MOST_POINTS)
+    if step <= 1:
+        return columns
+    kept = sorted({*range(0, count, step), count - 1})
+    return {name: [column[i] for i in kept] for name, column in columns.items()}

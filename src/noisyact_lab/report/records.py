@@ -1,0 +1,263 @@
+"""What the folders of runs hold, read for the page: tables, curves, endings, samples, pictures and comments.
+
+No folder is trusted and no run is dropped in silence: what cannot be read, or does not belong here, is said in a note.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from noisyact_lab.analysis.results_table import Row, Table, sweep_table_of, table_of
+from noisyact_lab.engine import registry
+from noisyact_lab.engine.experiment import PRESETS, Experiment
+from noisyact_lab.engine.folder.files import read_json, read_lines
+from noisyact_lab.engine.intervals import is_finite
+
+__all__ = ["ArmRuns", "Picture", "Run", "Samples", "Section", "embedded", "sections", "strangers"]
+
+_STATUSES = ("finished", "diverged", "partial")
+_MOST_ROWS = 40
+"""Of a table of samples: a page is no place for thousands."""
+_MOST_BYTES = 2_000_000
+"""Of a picture."""
+_KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+
+Column = list[float | None]
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run: how it ended, in one word and in several, and its evaluations by column (`update` is one)."""
+
+    seed: str
+    status: str
+    ending: str
+    seconds: float | None
+    device: str
+    curve: dict[str, Column]
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """A table of text: what a model was given and what it made of it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture as a data URL, which needs no file and can run nothing."""
+
+    name: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmRuns:
+    """An arm: its row of the table, its runs, and what one of them shows."""
+
+    row: Row
+    runs: tuple[Run, ...]
+    shown_seed: str
+    samples: tuple[Samples, ...]
+    pictures: tuple[Picture, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """All runs of one experiment and preset, or of a sweep of one of its arms."""
+
+    experiment: Experiment
+    preset: str
+    swept: str
+    """The arm, where it is a sweep."""
+    table: Table
+    arms: tuple[ArmRuns, ...]
+    commentary: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def metrics(self) -> list[str]:
+        """What the evaluations recorded, the headline first."""
+        names = {name for arm in self.arms for run in arm.runs for name in run.curve} - {"update"}
+        return sorted(names, key=lambda name: (name != self.experiment.metric, name))
+
+    @property
+    def count(self) -> dict[str, int]:
+        """How many runs there are of each status."""
+        return {status: sum(getattr(arm.row, status) for arm in self.arms) for status in _STATUSES}
+
+
+def sections(out: Path) -> list[Section]:
+    """Every experiment and preset that has runs below `out`, and then the sweeps there."""
+    found = []
+    for name in registry.names():
+        for preset in reversed(PRESETS):  # the largest, which says most, first
+            if any(out.glob(f"{name}/{preset}/*/seed-*")):
+                found.append(_section_of(registry.load(name), preset, out))
+    for name, preset, arm in _sweeps(out):
+        experiment = registry.load(name)
+        points = [(unquote(path.name), path) for path in _folders(out / "sweep")]
+        table = sweep_table_of(experiment, arm, preset, points)
+        places = [path / name / preset / arm for _, path in points]
+        kept = [i for i, place in enumerate(places) if any(place.glob("seed-*"))]
+        table = dataclasses.replace(table, rows=tuple(table.rows[i] for i in kept))
+        found.append(_section(experiment, preset, arm, table, [places[i] for i in kept], ()))
+    return found
+
+
+def strangers(out: Path) -> list[str]:
+    """Folders of runs below `out` that are of no experiment, preset or arm there is, and so are not shown."""
+    known = {name: [arm.name for arm in registry.load(name).arms] for name in registry.names()}
+    unknown = set()
+    for path in out.glob("*/*/*/seed-*"):
+        name, preset, arm = path.relative_to(out).parts[:3]
+        if name != "sweep" and (preset not in PRESETS or arm not in known.get(name, ())):
+            unknown.add(f"{name}/{preset}/{arm}")
+    return sorted(unknown)
+
+
+def embedded(path: Path) -> str:
+    """A picture's file as a data URL; SVG and PNG are known."""
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(f"{path.name} is not a plain file")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are shown")
+    data = path.read_bytes()
+    if path.suffix == ".png" and not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise ValueError(f"{path.name} is no PNG")
+    if path.suffix == ".svg" and b"<svg" not in data:
+        raise ValueError(f"{path.name} is no SVG")
+    return f"data:{_KINDS[path.suffix]};base64,{base64.b64encode(data).decode()}"
+
+
+def _section_of(experiment: Experiment, preset: str, out: Path) -> Section:
+    folder = out / experiment.name / preset
+    notes: list[str] = []
+    text = experiment.commentary.get(preset, "")
+    if (folder / "commentary.txt").exists():
+        text = _noted(notes, "", lambda: (folder / "commentary.txt").read_text(encoding="utf-8"), text)
+    table = table_of(experiment, out, preset)
+    section = _section(experiment, preset, "", table, [folder / row.name for row in table.rows], notes)
+    paragraphs = (" ".join(paragraph.split()) for paragraph in text.replace("\r\n", "\n").split("\n\n"))
+    return dataclasses.replace(section, commentary=tuple(filter(None, paragraphs)))
+
+
+def _section(
+    experiment: Experiment, preset: str, swept: str, table: Table, folders: Sequence[Path], notes: Sequence[str]
+) -> Section:
+    noted = [*table.notes, *notes]
+    arms = tuple(_arm(row, folder, noted) for row, folder in zip(table.rows, folders, strict=True))
+    return Section(experiment, preset, swept, table, arms, (), tuple(dict.fromkeys(noted)))
+
+
+def _sweeps(out: Path) -> list[tuple[str, str, str]]:
+    """Experiment, preset and arm of each sweep."""
+    found = {path.relative_to(out).parts[2:5] for path in out.glob("sweep/*/*/*/*/seed-*")}
+    known = {name: [arm.name for arm in registry.load(name).arms] for name in registry.names()}
+    return sorted((n, p, a) for n, p, a in found if p in PRESETS and a in known.get(n, ()))
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if path.is_dir())
+
+
+def _noted(notes: list[str], who: str, read: Callable[[], _T], otherwise: _T) -> _T:
+    """What `read` gives; where it cannot, a note of why, and `otherwise`."""
+    try:
+        return read()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        notes.append(f"{who}{' ' if who else ''}{error if str(error) else type(error).__name__}")
+        return otherwise
+
+
+def _arm(row: Row, folder: Path, notes: list[str]) -> ArmRuns:
+    folders = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
+    runs = tuple(_run(path, f"{row.name} {path.name}:", notes) for path in folders)
+    # A finished run shows best what the arm does; an unfinished one is better than none.
+    order = sorted(zip(runs, folders, strict=True), key=lambda pair: pair[0].status != "finished")
+    for run, path in order:
+        who = f"{row.name} {path.name}:"
+        samples, pictures = _samples(path / "samples.json", who, notes), _pictures(path / "pictures", who, notes)
+        if samples or pictures:
+            return ArmRuns(row, runs, run.seed, samples, pictures)
+    return ArmRuns(row, runs, "", (), ())
+
+
+def _run(folder: Path, who: str, notes: list[str]) -> Run:
+    def known(name: str) -> dict[str, Any]:
+        record = _noted(notes, who, lambda: read_json(folder / name), {}) if (folder / name).exists() else {}
+        return record if isinstance(record, dict) else {}
+
+    record, config = known("result.json"), known("config.json")
+    status = record.get("status", "partial")
+    status = status if status in _STATUSES else "partial"
+    lines = _noted(notes, who, lambda: read_lines(folder / "metrics.jsonl"), [])
+    timing = _noted(notes, who, lambda: read_lines(folder / "timing.jsonl"), [])
+    curve = _noted(notes, f"{who} metrics.jsonl:", lambda: _columns(lines), {})
+    last = timing[-1] if timing and isinstance(timing[-1], dict) else {}
+    ending = _noted(notes, who, lambda: _ending(status, curve, config, last), status)
+    seconds, device = last.get("seconds"), config.get("device", "")
+    return Run(
+        folder.name.removeprefix("seed-"), status, ending, seconds if is_finite(seconds) else None, str(device), curve
+    )
+
+
+def _ending(status: str, curve: dict[str, Column], config: dict[str, Any], last: dict[str, Any]) -> str:
+    updates = curve.get("update") or [0]
+    if status == "diverged":
+        what = " and ".join(map(str, last.get("diverged", ["a number"])))
+        return f"diverged at update {last.get('update', updates[-1])}: {what} stopped being finite"
+    if status == "finished":
+        return f"finished after {updates[-1]:,} updates"
+    total = config.get("settings", {}).get("updates")
+    return f"unfinished: recorded up to update {updates[-1]:,}" + (f" of {total:,}" if is_finite(total) else "")
+
+
+def _columns(lines: list[dict[str, Any]]) -> dict[str, Column]:
+    """The numbers of lines, by name; None where a line has no finite one.
+
+    >>> _columns([{"update": 1, "loss": 2.0}, {"update": 2, "text": "no"}])
+    {'update': [1, 2], 'loss': [2.0, None]}
+    """
+    lines = sorted((line for line in lines if is_finite(line.get("update"))), key=lambda line: line["update"])
+    names = dict.fromkeys(name for line in lines for name, value in line.items() if is_finite(value))
+    return {name: [line.get(name) if is_finite(line.get(name)) else None for line in lines] for name in names}
+
+
+def _samples(path: Path, who: str, notes: list[str]) -> tuple[Samples, ...]:
+    if not path.exists():
+        return ()
+    tables = _noted(notes, who, lambda: read_json(path), [])
+    if not isinstance(tables, list):
+        notes.append(f"{who} samples.json must be a list of tables")
+        return ()
+    read = (_noted(notes, f"{who} samples.json:", lambda t=table: _sampled(t), None) for table in tables)
+    return tuple(samples for samples in read if samples is not None)
+
+
+def _sampled(table: Any) -> Samples:
+    if not isinstance(table, dict) or not {"title", "columns", "rows"} <= table.keys():
+        raise ValueError("a table needs title, columns and rows")
+    columns = tuple(map(str, table["columns"]))
+    rows = [tuple("" if cell is None else str(cell) for cell in row) for row in table["rows"]]
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"a row has {len(row)} cells for {len(columns)} columns")
+    return Samples(str(table["title"]), columns, tuple(rows[:_MOST_ROWS]), max(0, len(rows) - _MOST_ROWS))
+
+
+def _pictures(folder: Path, who: str, notes: list[str]) -> tuple[Picture, ...]:
+    paths = sorted(path for path in folder.glob("*") if path.suffix in _KINDS and not path.name.startswith("."))
+    once = {path.stem: path for path in paths}.values()  # as SVG where a picture is both
+    read = ((path, _noted(notes, f"{who} pictures:", lambda p=path: embedded(p), "")) for path in once)
+    return tuple(Picture(path.stem.replace("-", " ").replace("_", " "), source) for path, source in read if source)

@@ -1,0 +1,120 @@
+"""The benchmark measures right results only, and says what it measured."""
+
+import json
+
+import pytest
+import torch
+
+from noisyact_lab.bench import activations, attention, search, updates
+from noisyact_lab.bench.__main__ import main
+from noisyact_lab.engine.folder.provenance import commit
+from noisyact_lab.loops import deferred_leaf
+
+
+@pytest.fixture(autouse=True)
+def _keep_threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_table_and_record(capsys, tmp_path):
+    record = tmp_path / "record.json"
+    assert (
+        main(["activations", "--device", "cpu", "--elements", str(1024 * 300), "--repeats", "2", "--json", str(record)])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "hard tanh, NAH" in out
+    assert "torch: " in out
+    written = json.loads(record.read_text())
+    assert len(written["rows"]) == len(activations.cases("cpu"))
+    assert written["refused"] == []
+    assert written["setting"]["commit"] == commit()
+    for row in written["rows"]:
+        assert row["both_ratio"] == pytest.approx(row["both_ms"] / row["hardtanh_both_ms"])
+
+
+def test_wrong_results_have_no_speed(monkeypatch, capsys):
+    right = activations.noisy
+    monkeypatch.setattr(activations, "noisy", lambda x, *rest, **more: right(x, *rest, **more) * 1.05)
+    assert main(["activations", "--device", "cpu", "--elements", str(1024 * 300), "--repeats", "1"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("REFUSED") == len(activations.cases("cpu"))
+    assert "ms" not in out.split("case")[1].split("REFUSED")[0]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nothing"], ["activations", "--elements", "1000"], ["activations", "--repeats", "0"]]
+)
+def test_wrong_arguments_stop_it(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert arguments[-1] in capsys.readouterr().err
+
+
+def test_attention_models(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "translation"])
+    record = tmp_path / "record.json"
+    assert main(["attention", "--device", "cpu", "--repeats", "1", "--json", str(record)]) == 0
+    assert "words a second" in capsys.readouterr().out
+    (row,) = json.loads(record.read_text())["rows"]
+    assert row["ratio"] == pytest.approx(row["noisy_ms"] / row["soft_ms"])
+    assert row["words_a_second"] == pytest.approx(1e3 * row["words"] / row["noisy_ms"])
+
+
+def test_wrong_cells_have_no_speed(monkeypatch, capsys):
+    monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "translation"])
+    right = attention._unrolled
+    monkeypatch.setattr(
+        attention, "_unrolled", lambda cell, x: right(cell, x) * (1.0 if cell.backend == "reference" else 1.01)
+    )
+    assert main(["attention", "--device", "cpu", "--repeats", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "REFUSED translation: not measured, its results are wrong: asking" in out
+    assert " ms" not in out
+
+
+def test_an_attention_model_whose_step_has_a_wrong_gradient_is_not_measured(monkeypatch, capsys):
+    monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "caption"])
+    leave = deferred_leaf.Pile.leave
+    monkeypatch.setattr(
+        deferred_leaf.Pile, "leave", lambda self, *tensors: leave(self, *[1.01 * tensor for tensor in tensors])
+    )
+    assert main(["attention", "--device", "cpu", "--repeats", "1"]) == 1
+    said = capsys.readouterr()
+    assert "in a step, allowed 1e-3" in said.out + said.err
+
+
+def test_updates_of_small_runs(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(updates, "CASES", [("mixture", "nan"), ("mnist", "nah")])
+    monkeypatch.setenv("NOISYACT_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record = tmp_path / "record.json"
+    assert main(["updates", "--device", "cpu", "--repeats", "1", "--json", str(record)]) == 1
+    assert "REFUSED mnist nah: data set 'mnist'" in capsys.readouterr().out
+    (row,) = json.loads(record.read_text())["rows"]
+    assert 0 < row["host_us"] <= row["update_us"]
+    assert 0 < row["plain_host_us"] <= row["plain_us"]
+    assert row["checkpoint_ms"] > 0
+
+
+def test_beam_search(capsys, tmp_path):
+    record = tmp_path / "record.json"
+    assert main(["search", "--device", "cpu", "--repeats", "1", "--json", str(record)]) == 0
+    assert "sentences a second" in capsys.readouterr().out
+    (row,) = json.loads(record.read_text())["rows"]
+    assert (row["beam"], row["sentences"], row["words"]) == (5, 40, 12)
+    assert row["ratio"] == pytest.approx(row["noisy_s"] / row["soft_s"])
+
+
+def test_wrong_translations_have_no_speed(monkeypatch, capsys):
+    right = search.Translator.numbers
+    monkeypatch.setattr(
+        search.Translator, "numbers", lambda self, sentences: [(*found[:-1], 7) for found in right(self, sentences)]
+    )
+    assert main(["search", "--device", "cpu", "--repeats", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "REFUSED beam search: not measured, its results are wrong: sentence 0" in out
+    assert " s  " not in out

@@ -1,0 +1,117 @@
+"""Seeds drawn many at a time."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import noisyact as na
+from noisyact import noise
+from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.loops.deferred_gradients import gathered_gradients
+from noisyact_lab.loops.seed_blocks import BLOCK, seeds_in_blocks
+from noisyact_lab.models.translation import Translation
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """The shapes in which torch's generator is asked for seeds."""
+    shapes, random_seed = [], noise._random_seed
+
+    def counted(device, generator, shape):
+        shapes.append(shape)
+        return random_seed(device, generator, shape)
+
+    monkeypatch.setattr(noise, "_random_seed", counted)
+    return shapes
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+def test_a_block_serves_so_many_calls_and_every_seed_once(draws, gathered):
+    with gathered_gradients(gathered), seeds_in_blocks():
+        seeds = [int(noise.draw_seed(CPU)) for _ in range(BLOCK + 1)]
+    assert len(set(seeds)) == BLOCK + 1
+    assert len(draws) == 2
+    assert all(0 <= seed < 2**63 - 1 for seed in seeds)
+
+
+def test_all_seeds_of_a_model_come_from_blocks(draws):
+    """Those too that are drawn where a mode of torch has taken a call over."""
+    model = na.noisify(Translation(20, 20, word_size=4, hidden=8), "nah")
+    words, lengths = torch.randint(1, 20, (7, 2)), torch.tensor([7, 5])
+    with gathered_gradients(), seeds_in_blocks():
+        model.nll(words, lengths, words, lengths)
+    assert draws == [(BLOCK, 2)]
+
+
+def test_another_thread_has_its_own_source(draws):
+    with seeds_in_blocks(), ThreadPoolExecutor() as pool:
+        pool.submit(noise.draw_seed, CPU).result()
+    assert draws == [()]
+
+
+def test_seeds_lie_where_a_kernel_needs_no_other_compilation():
+    with seeds_in_blocks():
+        places = [noise.draw_seed(CPU).data_ptr() for _ in range(3)]
+    assert {place % 16 for place in places} == {places[0] % 16}
+
+
+def test_the_end_of_the_region_is_the_end_of_its_blocks(draws):
+    for _ in range(2):
+        with seeds_in_blocks():
+            noise.draw_seed(CPU)
+    noise.draw_seed(CPU)
+    assert len(draws) == 3
+    assert draws[-1] == ()
+
+
+def test_off_is_off(draws):
+    with seeds_in_blocks(False):
+        noise.draw_seed(CPU)
+        noise.draw_seed(CPU)
+    assert draws == [(), ()]
+
+
+def test_a_generator_of_the_callers_is_asked_itself():
+    x = torch.full((4,), 3.0)
+    found = []
+    for on in (True, False):
+        with seeds_in_blocks(on):
+            found.append(na.functional.noisy_hard_tanh(x, "nah", generator=torch.Generator().manual_seed(4)))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_a_checkpointed_region_draws_as_ever(preserve):
+    """Its second pass could not know where in a block the first one was."""
+    function, x = na.NoisyHardTanh("nah:c=2.0"), (3 * torch.randn(64)).requires_grad_()
+    found = []
+    for on in (True, False):
+        with seeds_in_blocks(on):
+            noise.draw_seed(CPU)
+            torch.manual_seed(3)
+            y = checkpoint(function, x, use_reentrant=False, preserve_rng_state=preserve) if on else function(x)
+        found.append([y, *torch.autograd.grad(y.sum(), [x, function.p])])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_draws_a_block_at_each_replay():
+    function, x = na.NoisyHardTanh("nah:c=2.0").cuda(), torch.full((1000,), 3.0, device="cuda")
+
+    def step(x):
+        with gathered_gradients(), seeds_in_blocks():
+            return torch.stack([function(x), function(x)])
+
+    found = []
+    for recorded in (True, False):
+        torch.manual_seed(2)
+        run = captured(step, [x]) if recorded else step
+        found.append([run(x).clone() for _ in range(4)])
+    each = torch.cat(found[0])
+    assert len(each.unique(dim=0)) == 8
+    assert torch.equal(each, torch.cat(found[1]))

@@ -1,0 +1,253 @@
+"""The GPU kernels of the recurrent layers and cells by Triton's interpreter: test_interpreted_kernels.py starts these.
+
+The interpreter runs one program after the other, so most run here a step a launch; some run all steps in one, their
+programs in turns.
+"""
+
+import pytest
+import torch
+from programs_in_turns import take_turns
+from recurrent_cases import PLANS, Case, by_teams
+
+import noisyact as na
+from noisyact.noise import recurrent_normal
+from noisyact.ops.recurrent import cell, reference
+from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import plan as plans
+from noisyact.ops.recurrent.gpu import registration, step
+from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+
+# Triton 3.6 asks NumPy for numbers in a way that NumPy 2.4 no longer answers and earlier ones warn about.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+CASES = [
+    Case("lstm", 3, 3, 17),
+    Case("lstm", 1, 20, 1, noise="nan:alpha=1.0"),
+    Case("lstm", 4, 5, 7, noise="nani", packed=True),
+    Case("lstm", 4, 5, 17, noise="nah:clip=True", packed=True, reverse=True),
+    Case("lstm", 3, 3, 17, noise="nanis", gate_noise="nanil", hard=False),
+    Case("lstm", 3, 3, 5, noise=None, hard=False, reverse=True),
+    Case("lstm", 2, 3, 33, noise="nan", state=False, has_p=False, bias=False),
+    Case("gru", 3, 20, 17, noise="nan:alpha=1.0"),
+    Case("gru", 4, 5, 7, packed=True, reverse=True),
+    Case("gru", 3, 3, 17, state=False, draw=False),
+    Case("gru", 2, 3, 17, noise="nanil", hard=False, bias=False),
+    Case("rnn_tanh", 3, 3, 17, noise="nanil", packed=True),
+    Case("rnn_relu", 3, 3, 5, reverse=True),
+    Case("rnn_tanh", 2, 3, 5, noise="nanis", hard=False, state=False),
+]
+
+
+def close(mine, right, name=""):
+    scale = right.abs().max().item() + 1e-6
+    torch.testing.assert_close(mine.double() / scale, right / scale, rtol=0, atol=2e-5, msg=lambda m: f"{name}: {m}")
+
+
+def check_case(case):
+    """What the kernels compute and every gradient, against the reference; returns the results."""
+    right, wide = case.reference()
+    mine = case.by_kernels()
+    for a, b in zip(mine, right, strict=True):
+        close(a, b)
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        close(gradient, right_gradients[name], name)
+    return mine
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.noise}")
+def test_layers_equal_the_reference(case, plan, monkeypatch):
+    forward, backward = PLANS[plan](case)
+    monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
+    monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
+    mine = check_case(case)
+    with torch.no_grad():
+        for a, b in zip(case.by_kernels(), mine, strict=True):
+            assert torch.equal(a, b)
+
+
+TOGETHER = [Case("lstm", 3, 3, 37, packed=True), Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False)]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("case", TOGETHER, ids=lambda case: case.kind)
+def test_programs_that_wait_for_each_other_equal_the_reference(case, monkeypatch):
+    forward, backward = by_teams(case)
+    monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
+    monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
+    take_turns(monkeypatch)
+    check_case(case)
+
+
+@pytest.fixture
+def poisoned_memory(monkeypatch, poisoned_memory):
+    """Memory from new_empty too."""
+    empty = torch.Tensor.new_empty
+
+    def poisoned(*args, **kwargs):
+        tensor = empty(*args, **kwargs)
+        return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch, poisoned_memory):
+    """Plans as for a GPU, all programs in one launch."""
+    for name in ("forward_plan", "backward_plan"):
+        chosen = getattr(gpu, name)
+        monkeypatch.setattr(gpu, name, lambda *sizes, chosen=chosen: chosen(*sizes[:4], 132))
+    take_turns(monkeypatch)
+
+
+IN_LAUNCH = [
+    Case("lstm", 2, 3, 9),
+    Case("gru", 2, 20, 8, inputs=136, reverse=True, has_p=False),
+    Case("gru", 3, 2, 17, inputs=1, state=False),
+    Case("rnn_tanh", 1, 1, 1),
+    Case("rnn_relu", 1, 40, 8, reverse=True),
+]
+
+
+@pytest.mark.parametrize("case", IN_LAUNCH, ids=lambda case: f"{case.kind}-{case.hidden}")
+def test_products_in_the_launch_equal_the_reference(case, as_on_a_gpu, monkeypatch):
+    monkeypatch.delattr(torch, "mm")  # so that it fails if torch's products are taken
+    check_case(case)
+
+
+def test_products_in_the_launch_are_torchs(as_on_a_gpu, monkeypatch):
+    case = Case("gru", 2, 3, 9, dtype=torch.float16)
+    case.x = torch.randn(6, 8, dtype=torch.float16)[:, :5]  # rows apart from each other, and no gradient of its own
+    leaves = {name: leaf for name, leaf in case.leaves().items() if name != "x"}
+    in_launch = case.gradients(case.by_kernels(), leaves)
+    monkeypatch.setattr(plans, "_ROWS_IN_LAUNCH", 0)
+    products = case.gradients(case.by_kernels(), leaves)
+    for name, gradient in in_launch.items():  # torch's gradient of W_hh is rounded twice, with and without the first h
+        torch.testing.assert_close(gradient, products[name], rtol=2e-3, atol=2e-3, msg=lambda m, n=name: f"{n}: {m}")
+    case.w_ih.requires_grad_(False)
+    case.w_hh.requires_grad_(False)
+    others = {name: leaf for name, leaf in leaves.items() if name not in ("w_ih", "w_hh")}
+    for name, gradient in case.gradients(case.by_kernels(), others).items():
+        assert torch.equal(gradient, products[name])
+
+
+def test_products_in_the_launch_of_two_layers(as_on_a_gpu, monkeypatch):
+    cases = [Case("gru", 2, 2, 8, inputs=inputs) for inputs in (5, 8)]
+    weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
+    names = ("w_ih", "w_hh", "b_ih", "b_hh", "p")
+    leaves = {f"{name} {i}": leaf for i in range(2) for name, leaf in zip(names, weights[i], strict=True)}
+    leaves |= {"x": cases[0].x, "h": cases[0]._leaf(2, 2, 8)}
+
+    def gradients():
+        sizes, seeds = cases[0].sizes, [case.seed for case in cases]
+        results = gpu.layers("gru", sizes, leaves["x"], leaves["h"], None, weights, seeds, cases[0].cell_noise, False)
+        return cases[0].gradients(_tensors(results), leaves)
+
+    in_launch = gradients()
+    monkeypatch.setattr(plans, "_ROWS_IN_LAUNCH", 0)
+    for name, gradient in gradients().items():
+        torch.testing.assert_close(in_launch[name], gradient, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_products_are_in_the_launch_only_of_what_is_small():
+    plan = plans.backward_plan("lstm", 20, 200, 4, 132)
+    assert plan.writes_products(20 * 20, 200)
+    assert not plan.writes_products(200 * 64, 200)
+    assert not plan.writes_products(20 * 20, 10_000)
+    assert not plans.backward_plan("lstm", 20, 200, 4, 0).writes_products(20 * 20, 200)
+    assert not plans.backward_plan("lstm", 20, 650, 4, 132).writes_products(20 * 20, 200)
+
+
+def _tensors(results):
+    return [result for result in results if result is not None]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_layers_above_each_other_equal_one_after_the_other(kind, state):
+    below, above = Case(kind, 3, 3, 5, state=state, packed=True), Case(kind, 3, 3, 5, state=state)
+    weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in (below, above)]
+    leaves = {f"{name} {i}": leaf for i, case in enumerate((below, above)) for name, leaf in case.leaves().items()}
+    del leaves["x 1"]
+    h, c = (None if s[0] is None else torch.stack(s) for s in ((below.h0, above.h0), (below.c0, above.c0)))
+    seeds, noise = [below.seed, below.seed + 1], below.cell_noise
+    together = _tensors(gpu.layers(kind, below.sizes, below.x, h, c, weights, seeds, noise, False))
+    x, last = below.x, []
+    for index in range(2):
+        own = [None if s is None else s[index : index + 1] for s in (h, c)]
+        x, *states = _tensors(gpu.layers(kind, below.sizes, x, *own, [weights[index]], [seeds[index]], noise, False))
+        last.append(states)
+    apart = [x, *(torch.cat(states) for states in zip(*last, strict=True))]
+    for one, other in zip(together, apart, strict=True):
+        assert torch.equal(one, other)
+    right = below.gradients(apart, leaves)
+    for name, gradient in below.gradients(together, leaves).items():
+        torch.testing.assert_close(gradient, right[name], msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("hard", [True, False])
+@pytest.mark.parametrize("draw", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
+    case = Case(kind, 1, 11, 70, noise="nah", gate_noise="nan:alpha=0.9", hard=hard, draw=draw)
+    monkeypatch.setattr(cell, "_forward", lambda *a: step.cell_forward(a[-2], *a[:6], a[-1]))
+    monkeypatch.setattr(cell, "_backward", lambda dh, dc, extra, gates, *a: step.cell_backward(
+        a[-2], dh, dc, gates, extra, *a[:4], a[-1]))  # fmt: skip
+    a = case._leaf(11, GATES[kind] * 70)
+    q = case._leaf(11, 210) if kind == "gru" else None
+    leaves = {"a": a, "q": q, "h": case.h0 if kind == "gru" else None, "c": case.c0, "p": case.p}
+    leaves = {name: leaf for name, leaf in leaves.items() if leaf is not None}
+    wide = {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
+    count = NONLINEARITIES[kind]
+    rows = torch.arange(11)
+    xi = recurrent_normal(case.seed, rows * 0, rows, count, 70).double() if draw else None
+    h_n, c_n = reference.cell(
+        kind, wide["a"], wide.get("q"), wide.get("h"), wide.get("c"), wide["p"].reshape(count, 70), xi, case.cell_noise
+    )
+    tensors = (a, q, case.h0 if kind == "gru" else None, case.c0, case.p, case.seed, *[case.cell_noise.state_scale] * 2)
+    mine = cell._EagerCell.apply(*tensors, kind, case.cell_noise, None)
+    outputs, right = ([mine[0], mine[1]], [h_n, c_n]) if kind == "lstm" else ([mine[0]], [h_n])
+    for one, other in zip(outputs, right, strict=True):
+        close(one, other)
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(outputs, leaves).items():
+        close(gradient, right_gradients[name], name)
+    left = []
+    leaving = cell._EagerCell.apply(*tensors, kind, case.cell_noise, left.append)
+    assert not case.gradients(leaving[: len(outputs)], leaves)["p"].any()
+    assert left[0].shape == (2, count * 70)  # 11 rows, 8 at a time
+    close(left[0].sum(0), right_gradients["p"], "p in parts")
+
+
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_the_operators_keep_torchs_rules(kind, state):
+    text = str(na.NAH())
+    for packed in (False, True):
+        case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2)
+        offsets, before = gpu.packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
+        scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
+        tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
+        torch.library.opcheck(
+            registration._layer, (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True)
+        )
+
+
+def test_compiled_with_gradients():
+    case = Case("lstm", 3, 2, 4, state=False)
+    arguments = (case.x, None, None, None, None, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p, case.seed)
+    scales, text = (case.cell_noise.state_scale, case.cell_noise.gate_scale), str(na.NAH())
+
+    def run():
+        y, h_n, c_n, _, _ = registration._layer(*arguments, *scales, "lstm", text, text, True, 3, 2, False, True)
+        return y.sin(), h_n, c_n
+
+    leaves = case.leaves()
+    plain, compiled = run(), torch.compile(run, backend="aot_eager", fullgraph=True)()
+    gradients = [case.gradients(list(outputs), leaves) for outputs in (plain, compiled)]
+    for name in leaves:
+        torch.testing.assert_close(gradients[1][name], gradients[0][name])
