@@ -18,9 +18,9 @@ from noisyact import (  # fmt: skip
     NoisyReLU,
     NoisyRNN,
     NoisyRNNCell,
+    inventory,
     noisify,
 )
-from noisyact.conversion import inventory
 from noisyact.conversion.inventory import Found
 
 SOURCE = '''\
