@@ -24,7 +24,7 @@ import noisyact as na
 from noisyact import functional
 from noisyact.ops import native
 from noisyact.ops.matmul import product
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
 from noisyact.recurrent import functional as recurrent_functional
 
 Arguments = dict[str, Any]

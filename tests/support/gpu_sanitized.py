@@ -31,7 +31,7 @@ from noisyact.ops.attention import triton as attention
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import step
 from noisyact.ops.recurrent.gpu.plan import processors
-from noisyact.ops.recurrent.reference import GATES
+from noisyact.ops.recurrent.types import GATES
 from noisyact_lab.loops import adadelta_kernel
 from noisyact_lab.models import ntm_kernels
 

@@ -15,7 +15,7 @@ from noisyact.ops.recurrent import cell, reference
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
 from noisyact.ops.recurrent.gpu import registration, step
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
 
 # Triton 3.6 asks NumPy for numbers in a way that NumPy 2.4 no longer answers and earlier ones warn about.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")
@@ -194,7 +194,7 @@ def test_layers_above_each_other_equal_one_after_the_other(kind, state):
 @pytest.mark.parametrize("kind", KINDS)
 def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
     case = Case(kind, 1, 11, 70, noise="nah", gate_noise="nan:alpha=0.9", hard=hard, draw=draw)
-    monkeypatch.setattr(cell, "_forward", lambda *a: step.cell_forward(a[-2], *a[:6], a[-1]))
+    monkeypatch.setattr(cell, "_forward", lambda *a, kept_noise: step.cell_forward(a[-2], *a[:6], a[-1], kept_noise))
     monkeypatch.setattr(cell, "_backward", lambda dh, dc, extra, gates, *a: step.cell_backward(
         a[-2], dh, dc, gates, extra, *a[:4], a[-1]))  # fmt: skip
     a = case._leaf(11, GATES[kind] * 70)
@@ -208,7 +208,7 @@ def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
     h_n, c_n = reference.cell(
         kind, wide["a"], wide.get("q"), wide.get("h"), wide.get("c"), wide["p"].reshape(count, 70), xi, case.cell_noise
     )
-    tensors = (a, q, case.h0 if kind == "gru" else None, case.c0, case.p, case.seed, *[case.cell_noise.state_scale] * 2)
+    tensors = (a, q, case.h0 if kind == "gru" else None, case.c0, case.p, case.seed)
     mine = cell._EagerCell.apply(*tensors, kind, case.cell_noise, None)
     outputs, right = ([mine[0], mine[1]], [h_n, c_n]) if kind == "lstm" else ([mine[0]], [h_n])
     for one, other in zip(outputs, right, strict=True):

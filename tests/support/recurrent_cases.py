@@ -9,7 +9,7 @@ from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu.plan import Plan, backward_plan, forward_plan
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Case:
     def by_kernels(self):
         """The results of the GPU's kernels."""
         h, c = (None if state is None else state.unsqueeze(0) for state in (self.h0, self.c0))
-        layer = (self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.p)
+        layer = LayerWeights(self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.p)
         y, h_n, c_n = gpu.layers(
             self.kind, self.sizes, self.x, h, c, [layer], [self.seed], self.cell_noise, self.reverse
         )
@@ -80,11 +80,10 @@ class Case:
             rows = torch.cat([torch.arange(n, device=self.device) for n in self.sizes])
             xi = recurrent_normal(self.seed, steps, rows, count, self.hidden).double()
         zeros = wide["x"].new_zeros(self.batch, self.hidden)
-        weights = {name: wide.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr")}
-        p = wide["p"].reshape(count, self.hidden) if self.has_p else None
+        weights = LayerWeights(*(wide.get(name) for name in LayerWeights._fields))
         h, c = wide.get("h0", zeros), wide.get("c0", zeros) if self.kind == "lstm" else None
         y, h_n, c_n = reference.layer(
-            self.kind, wide["x"], self.sizes, h, c, weights, p, xi, self.cell_noise, self.reverse
+            self.kind, wide["x"], self.sizes, h, c, weights, xi, self.cell_noise, self.reverse
         )
         return [y, h_n] + ([c_n] if self.kind == "lstm" else []), wide
 

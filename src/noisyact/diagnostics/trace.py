@@ -19,7 +19,7 @@ from noisyact import equations
 from noisyact.activations import NoisyActivation
 from noisyact.conversion.inventory import unchanged
 from noisyact.conversion.saturating import pair_of
-from noisyact.ops.recurrent.reference import observed
+from noisyact.ops.recurrent.observer import observed
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair, Pair
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent

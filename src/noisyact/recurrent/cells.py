@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from noisyact.ops.dispatch import tracing
 from noisyact.ops.recurrent.checks import MisfitError
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
 from noisyact.recurrent import backends
 from noisyact.recurrent.functional import run_cell
 from noisyact.recurrent.noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent

@@ -16,10 +16,11 @@ from noisyact.ops.dispatch import plain, traced
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.cell import cell
 from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
-from noisyact.ops.recurrent.cpu import op
+from noisyact.ops.recurrent.cpu import layer as cpu
+from noisyact.ops.recurrent.cpu import registration as cpu_registration
 from noisyact.ops.recurrent.gpu import op as gpu
-from noisyact.ops.recurrent.gpu import registration
-from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
+from noisyact.ops.recurrent.gpu import registration as gpu_registration
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.recurrent import backends
 from noisyact.schemes import Scheme, scheme
 
@@ -27,9 +28,8 @@ __all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
 
 
 def run_layers(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None,
-    weights: Sequence[dict[str, Tensor | None]], p: Sequence[Tensor | None], noise: CellNoise, *,
-    seeds: Sequence[Tensor | None], reverse: bool, backend: str, xi: Tensor | None = None,
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: Sequence[LayerWeights],
+    noise: CellNoise, *, seeds: Sequence[Tensor | None], reverse: bool, backend: str, xi: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Layers above each other in one direction, by the backend that can: together on a GPU, else one by one.
 
@@ -37,42 +37,46 @@ def run_layers(
         x: [steps, batch, input], or [rows, input]; every h has the same form.
         sizes: rows at each step.
         h: the first h of each layer, [layers, batch, H]; None for zeros, as for c.
-        weights: by name, of each layer; one bias without the other is a bias of zeros.
-        p: of each layer.
+        weights: of each layer; one bias without the other stands for a bias of zeros.
         seeds: of each layer; None for the expectation.
         xi: the noise of a single layer, [rows, nonlinearities, H], instead of a seed.
 
     Returns: every h of the last layer, and the last h and c of each, [layers, batch, H].
     """
-    width, dtype = x.shape[-1], x.dtype
+    width = x.shape[-1]
     if _autocast(x):  # as nn.LSTM does
         dtype = torch.get_autocast_dtype(x.device.type)
         x, h, c = _in_dtype(dtype, (x, h, c))
-        weights = [{name: None if w is None else w.to(dtype) for name, w in own.items()} for own in weights]
-    for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
+        weights = [LayerWeights(*_in_dtype(dtype, own._replace(p=None)))._replace(p=own.p) for own in weights]
+    for index, own in enumerate(weights):
         own_h, own_c = None if h is None else h[index], None if c is None else c[index]
-        width = check_layer(kind, x, width, sizes[0], own_h, own_c, own, own_p, seed, noise)
-        if (own["b_ih"] is None) != (own["b_hh"] is None):
-            missing, given = ("b_ih", "b_hh") if own["b_ih"] is None else ("b_hh", "b_ih")
-            own[missing] = torch.zeros_like(own[given])  # pyright: ignore[reportArgumentType]
-    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0]["w_hr"] is not None, xi is not None)
+        width = check_layer(kind, x, width, sizes[0], own_h, own_c, own, seeds[index], noise)
+    if any((own.b_ih is None) != (own.b_hh is None) for own in weights):
+        weights = [_with_both_biases(own) for own in weights]
+    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None)
     if path == "triton" and x.numel() > 0 and not traced():
         layers = [
-            _in_dtype(dtype, (own["w_ih"], own["w_hh"], own["b_ih"], own["b_hh"], own_p))
-            for own, own_p in zip(weights, p, strict=True)
+            own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
         ]
         if plain(x, h, c, *itertools.chain.from_iterable(layers)):
             return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
-    for index, (own, own_p, seed) in enumerate(zip(weights, p, seeds, strict=True)):
+    for index, (own, seed) in enumerate(zip(weights, seeds, strict=True)):
         x, *state = _run_layer(
-            kind, x, sizes, None if h is None else h[index], None if c is None else c[index], own, own_p, noise,
-            seed=seed, xi=xi, reverse=reverse, path=path,
+            kind, x, sizes, None if h is None else h[index], None if c is None else c[index], own, noise, seed=seed,
+            xi=xi, reverse=reverse, path=path,
         )  # fmt: skip
         states.append(tuple(state))  # pyright: ignore[reportArgumentType]
     last_h, last_c = zip(*states, strict=True)
     return x.reshape(*form, x.shape[-1]), _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
+
+
+def _with_both_biases(weights: LayerWeights) -> LayerWeights:
+    b_ih, b_hh = weights.b_ih, weights.b_hh
+    if b_ih is None and b_hh is not None:
+        return weights._replace(b_ih=torch.zeros_like(b_hh))
+    return weights._replace(b_hh=torch.zeros_like(b_ih)) if b_hh is None and b_ih is not None else weights
 
 
 def _stacked(states: Sequence[Tensor]) -> Tensor:
@@ -80,44 +84,36 @@ def _stacked(states: Sequence[Tensor]) -> Tensor:
 
 
 def _run_layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: dict[str, Tensor | None],
-    p: Tensor | None, noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, path: str,
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, path: str,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """One layer in one direction over packed rows; :func:`reference.layer` has the shapes.
 
-    h and c None stand for zeros. Noise: xi if given, else of the seed, else the expectation.
+    h and c of None stand for zeros. The noise is xi if given, else that of the seed, else the expectation.
     """
-    w_ih, w_hh = weights["w_ih"], weights["w_hh"]
-    given = (x, h, c, w_ih, w_hh, weights["b_ih"], weights["b_hh"], p)
-    if path == "triton" and x.shape[0] > 0:
-        y, h_n, c_n = registration.layer(kind, sizes, *_in_dtype(x.dtype, given), seed, noise, reverse)  # pyright: ignore[reportCallIssue]
+    if path == "cpu" or (path == "triton" and x.shape[0] > 0):
+        own_x, own_h, own_c, *own = _in_dtype(torch.float32 if path == "cpu" else x.dtype, (x, h, c, *weights[:5]))
+        if path == "triton":
+            run = gpu_registration.layer
+        else:
+            run = cpu_registration.layer if traced() or not plain(own_x, own_h, own_c, *own) else cpu.layer
+        results = run(kind, own_x, sizes, own_h, own_c, LayerWeights(*own), seed, noise, reverse)
+        y, h_n, c_n = results if x.dtype is results[0].dtype else _in_dtype(x.dtype, results)
         return y, h_n, c_n if kind == "lstm" else None
-    if path == "cpu":
-        wide_x, *others = _in_dtype(torch.float32, given)
-        y, h_n, c_n = op.layer(kind, wide_x, sizes, *others, seed, noise, reverse)  # pyright: ignore[reportCallIssue]
-        if x.dtype is not torch.float32:
-            y, h_n, c_n = _in_dtype(x.dtype, (y, h_n, c_n))
-        return y, h_n, c_n if kind == "lstm" else None
-    w_hr = weights["w_hr"]
-    output = w_hh.shape[1]  # pyright: ignore[reportOptionalMemberAccess]
-    count, hidden = NONLINEARITIES[kind], output if w_hr is None else w_hr.shape[1]
+    output, w_hr = weights.w_hh.shape[1], weights.w_hr
+    hidden = output if w_hr is None else w_hr.shape[1]
     if h is None:
         h = x.new_zeros(sizes[0], output)
         c = x.new_zeros(sizes[0], hidden) if kind == "lstm" else None
-    dtype = working_dtype(x.dtype)
-    wide = {name: None if w is None else w.to(dtype) for name, w in weights.items()}
-    wide_x, wide_h, wide_c = x.to(dtype), h.to(dtype), None if c is None else c.to(dtype)
-    wide_p = None if p is None else p.to(dtype)
     if xi is None and seed is not None:
         steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
         rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
-        xi = recurrent_normal(seed, steps, rows, count, hidden)
+        xi = recurrent_normal(seed, steps, rows, NONLINEARITIES[kind], hidden)
+    wide_x, wide_h, wide_c, wide_xi, *wide = _in_dtype(working_dtype(x.dtype), (x, h, c, xi, *weights))
     with torch.autocast(x.device.type, enabled=False) if _autocast(x) else contextlib.nullcontext():
-        y, h_n, c_n = reference.layer(
-            kind, wide_x, sizes, wide_h, wide_c, wide, None if wide_p is None else wide_p.reshape(count, hidden),
-            None if xi is None else xi.to(dtype), noise, reverse,
-        )  # fmt: skip
-    return y.to(x.dtype), h_n.to(x.dtype), c_n.to(x.dtype) if kind == "lstm" and c_n is not None else None
+        results = reference.layer(kind, wide_x, sizes, wide_h, wide_c, LayerWeights(*wide), wide_xi, noise, reverse)
+    y, h_n, c_n = _in_dtype(x.dtype, results)
+    return y, h_n, c_n if kind == "lstm" else None
 
 
 def _autocast(x: Tensor) -> bool:
@@ -146,7 +142,7 @@ def run_cell(
         new_h, new_c = cell(kind, wide_a, wide_q, wide_h, wide_c, wide_p, seed, noise)
     else:
         check_cell(kind, wide_a, wide_p, seed, noise, recurrent=wide_q, h=wide_h, c=wide_c)
-        count, hidden = NONLINEARITIES[kind], a.shape[1] // reference.GATES[kind]
+        count, hidden = NONLINEARITIES[kind], a.shape[1] // GATES[kind]
         if xi is None and seed is not None:
             rows = torch.arange(len(a), device=a.device)
             xi = recurrent_normal(seed, torch.zeros_like(rows), rows, count, hidden)
@@ -180,10 +176,10 @@ def _one_layer(
         seed = draw_seed(x.device)
     dtype = working_dtype(x.dtype)
     scales = [torch.tensor(0.0 if s is None else s.scale, dtype=dtype, device=x.device) for s in (state, gate)]
-    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p)
     h, c = (None if s is None else s.unsqueeze(0) for s in (h, c))
     y, h_n, c_n = run_layers(
-        kind, x, [batch] * steps, h, c, [weights], [p],
+        kind, x, [batch] * steps, h, c, [weights],
         CellNoise(state, gate, *scales, hard=hard), seeds=[seed if training else None], reverse=reverse,
         backend=backends.check(backend),
         xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden),

@@ -12,7 +12,7 @@ from torch.overrides import has_torch_function
 
 from noisyact.ops.dispatch import tracing, transformed
 from noisyact.ops.recurrent.checks import check_sizes
-from noisyact.ops.recurrent.reference import CellNoise
+from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.recurrent import backends
 from noisyact.recurrent.functional import run_layers
 from noisyact.recurrent.noise import current, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
@@ -145,19 +145,18 @@ class NoisyRecurrent(nn.RNNBase):
         states = [state if order is None else state.index_select(1, order) for state in states]
         return states[0], states[1] if self.kind == "lstm" else None
 
-    def _weights(self, names: list[str]) -> dict[str, Tensor | None]:
-        """Of one layer and direction. `names` is an element of torch's `_all_weights`."""
+    def _weights(self, names: list[str], p: Tensor | None) -> LayerWeights:
+        """The tensors of one layer and direction. `names` is an element of torch's `_all_weights`."""
         tensors = [current(self, name) for name in names]
         w_hr = tensors.pop() if self.proj_size > 0 else None
-        b_ih, b_hh = tensors[2:] if self.bias else (None, None)
-        return {"w_ih": tensors[0], "w_hh": tensors[1], "b_ih": b_ih, "b_hh": b_hh, "w_hr": w_hr}
+        return LayerWeights(*tensors, p=p, w_hr=w_hr)
 
     def _layers(
         self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, p: list[Any], noise: CellNoise,
         drawn: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         last_h, last_c = [], []
-        weights = [self._weights(names) for names in self._all_weights]
+        weights = list(map(self._weights, self._all_weights, p))
         seeds = fresh_seeds(drawn, x, len(weights))
         directions = 2 if self.bidirectional else 1
         dropout = self.dropout if self.training else 0.0
@@ -169,7 +168,7 @@ class NoisyRecurrent(nn.RNNBase):
                 own = slice(first + direction, first + direction + together)
                 y, h_n, c_n = run_layers(
                     self.kind, x, sizes, None if h is None else h[own], None if c is None else c[own], weights[own],
-                    p[own], noise, seeds=seeds[own], reverse=direction == 1, backend=self.backend,
+                    noise, seeds=seeds[own], reverse=direction == 1, backend=self.backend,
                 )  # fmt: skip
                 outputs.append(y)
                 last_h.append(h_n)

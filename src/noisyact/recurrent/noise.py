@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from noisyact.activations import NoisyModule, in_force
 from noisyact.noise import draw_seeds
-from noisyact.ops.recurrent.reference import NONLINEARITIES, CellNoise
+from noisyact.ops.recurrent.types import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
 __all__ = ["RecurrentNoise", "current", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]

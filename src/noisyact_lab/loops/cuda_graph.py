@@ -53,7 +53,7 @@ def check_kernels(device: torch.device) -> None:
     from noisyact.ops.triton import obstacle
 
     if obstacle(device) is None:
-        from noisyact.ops.recurrent.gpu.layer import check_alarm
+        from noisyact.ops.recurrent.gpu.launches import check_alarm
 
         check_alarm()
 

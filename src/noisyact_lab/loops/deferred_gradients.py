@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from noisyact.ops.activation.op import noisy_activation
 from noisyact.ops.recurrent.cell import cell
-from noisyact.ops.recurrent.reference import CellNoise
+from noisyact.ops.recurrent.types import CellNoise
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 from noisyact_lab.loops.deferred_keys import Keys

@@ -10,9 +10,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 import noisyact as na
 from noisyact.noise import recurrent_normal
-from noisyact.ops.recurrent.gpu import layer as launches
+from noisyact.ops.recurrent.gpu import launches, registration
 from noisyact.ops.recurrent.gpu import op as gpu
-from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.gpu.plan import Plan, forward_plan
 
 pytestmark = pytest.mark.gpu

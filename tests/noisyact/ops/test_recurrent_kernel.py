@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_sequence
 import noisyact as na
 from noisyact.ops.matmul import product
 from noisyact.ops.recurrent import cell as cell_op
-from noisyact.ops.recurrent.cpu import op
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES
+from noisyact.ops.recurrent.cpu import registration
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
 
 KINDS = {
     "lstm": (na.NoisyLSTM, na.NoisyLSTMCell, {}),
@@ -278,7 +278,7 @@ def test_the_operators_keep_torchs_rules(kind, scheme):
     for reverse, sizes in ((False, [2, 2, 2]), (True, [2, 1])):
         x = leaf(sum(sizes), size)
         arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), *tail, reverse)
-        torch.library.opcheck(op._layer, arguments)
+        torch.library.opcheck(registration._layer, arguments)
     recurrent, h = (leaf(batch, gates), leaf(batch, hidden)) if kind == "gru" else (None, None)
     settings = (torch.tensor(7), scale, scale, kind, scheme, scheme, True)
     torch.library.opcheck(cell_op._cell, (leaf(batch, gates), recurrent, h, c, leaf(count), *settings))

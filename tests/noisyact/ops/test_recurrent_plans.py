@@ -3,7 +3,7 @@
 import pytest
 
 from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, padded_size, slice_size
-from noisyact.ops.recurrent.reference import GATES
+from noisyact.ops.recurrent.types import GATES
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])

@@ -114,15 +114,15 @@ UNDER_O = """
 import torch
 from torch.nn.utils import prune
 import noisyact as na
-from noisyact import sequences
+from noisyact.recurrent import functional
 layer, x = na.NoisyLSTM(4, 5), torch.randn(7, 3, 4)
 expected = layer.eval()(x)[0]
 prune.identity(layer, "weight_hh_l0")
 if not torch.equal(layer(x)[0], expected):
     raise SystemExit("the pruned layer differs")
 for call in (
-    lambda: sequences.noisy_lstm(x, None, torch.randn(8, 4), torch.randn(20, 5)),
-    lambda: sequences.noisy_gru(x, torch.randn(2, 5), torch.randn(15, 4), torch.randn(15, 5)),
+    lambda: functional.noisy_lstm(x, None, torch.randn(8, 4), torch.randn(20, 5)),
+    lambda: functional.noisy_gru(x, torch.randn(2, 5), torch.randn(15, 4), torch.randn(15, 5)),
 ):
     try:
         call()

@@ -218,10 +218,10 @@ def test_lanes_on_a_gpu_end_as_alone(tmp_path):
 @pytest.mark.gpu
 def test_a_kernel_that_gave_up_is_no_divergence():
     pytest.importorskip("triton")
-    from noisyact.ops.recurrent.gpu import layer
+    from noisyact.ops.recurrent.gpu import launches
 
     check_kernels(CUDA)
-    layer._alarm().fill_(1)
+    launches._alarm().fill_(1)
     with pytest.raises(RuntimeError, match="gave up waiting"):
         check_kernels(CUDA)
     check_kernels(CUDA)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +10,10 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from noisyact.ops.dispatch import plain, traced
-from noisyact.ops.native.unit import contiguous
 from noisyact.ops.recurrent.checks import check_backward, check_cell, no_second_derivative
-from noisyact.ops.recurrent.cpu import binding
-from noisyact.ops.recurrent.cpu.binding import Call
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.recurrent.cpu import cell as cpu
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton import on
-from noisyact.schemes import Scheme, scheme
 
 __all__ = ["cell"]
 
@@ -34,36 +30,34 @@ def cell(
     Returns: the new h, and the new c (of no rows except for the LSTM).
     """
     check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
-    noise = noise.kept() if torch.is_grad_enabled() else noise
-    tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed, noise.state_scale, noise.gate_scale)
+    tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed)
     if not traced():
         if leave is None and has_torch_function((a,)):
             return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
-        if plain(*tensors):
+        if plain(*tensors, noise.state_scale, noise.gate_scale):
             # The same, called without the dispatcher, which takes longer than a kernel does.
             if torch.is_grad_enabled():
                 return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
             return _forward(*tensors, kind, noise)[:2]
-    texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
-    return _cell(*tensors, kind, *texts, noise.hard)[:2]
+    noise = noise.kept() if torch.is_grad_enabled() else noise
+    return _cell(*tensors, noise.state_scale, noise.gate_scale, kind, *noise.as_text())[:2]
 
 
 def _forward(
     a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    state_scale: Tensor, gate_scale: Tensor, kind: str, noise: CellNoise,
+    kind: str, noise: CellNoise, kept_noise: CellNoise | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The new h; the LSTM's new c or the GRU's W_hn h + b_hn; the pre-activations, which may be `a` itself."""
+    """The new h; the LSTM's new c or the GRU's W_hn h + b_hn; the pre-activations, which may be `a` itself.
+
+    On a GPU `kept_noise` receives the scales that were used.
+    """
     if a.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
 
         a, recurrent, h, c, p = (None if t is None else t.detach().contiguous() for t in (a, recurrent, h, c, p))  # pyright: ignore[reportAssignmentType]
         with on(a.device):
-            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise)
-    call = _call(a, seed, kind, noise)
-    gates = a.detach().clone(memory_format=torch.contiguous_format)
-    product, h, c = (None if t is None else contiguous(t) for t in (recurrent, h, c))
-    new_h, extra = binding.cell_forward(call, gates, product, h, c, p)
-    return new_h, extra, gates
+            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise, kept_noise)
+    return cpu.cell_forward(kind, a, recurrent, h, c, p, seed, noise)
 
 
 def _backward(
@@ -77,19 +71,7 @@ def _backward(
         dh, dc, h, c, p = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p))  # pyright: ignore[reportAssignmentType]
         with on(gates.device):
             return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
-    call = _call(gates, seed, kind, noise)
-    carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
-    h, c = (None if t is None else contiguous(t) for t in (h, c))
-    dgates, dp = binding.cell_backward(call, gates, extra, h, c, p, contiguous(dh), carry)
-    if kind != "gru":
-        return dgates, None, dp, carry
-    hidden = carry.shape[1]  # r, z, n through the recurrent product, n through the input
-    da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
-    return da, dgates[:, : 3 * hidden], dp, carry
-
-
-def _call(a: Tensor, seed: Tensor | None, kind: str, noise: CellNoise) -> Call:
-    return Call(kind, noise, seed, a.shape[1] // GATES[kind], [a.shape[0]])
+    return cpu.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
 
 
 class _EagerCell(torch.autograd.Function):
@@ -98,8 +80,9 @@ class _EagerCell(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """What the operation computes, and all that its backward keeps."""
-        _, _, h, c, p, seed, _, _, ctx.kind, ctx.noise, ctx.leave = inputs
-        new_h, extra, gates = _forward(*inputs[:-1])
+        a, _, h, c, p, seed, ctx.kind, noise, ctx.leave = inputs
+        ctx.noise = noise.unwritten() if a.is_cuda else noise.kept()
+        new_h, extra, gates = _forward(*inputs[:-1], kept_noise=ctx.noise)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(extra, gates, h, c, p, seed)
         return new_h, extra
@@ -116,7 +99,7 @@ class _EagerCell(torch.autograd.Function):
         if ctx.leave is not None:
             ctx.leave(dp)
         total = dp.sum(0) if p is not None and ctx.leave is None else None
-        return (*_in_place(ctx.kind, p, da, dq, total, carry), *([None] * 6))
+        return (*_in_place(ctx.kind, p, da, dq, total, carry), *([None] * 4))
 
 
 def _in_place(kind: str, p: Tensor | None, da: Tensor, dq: Tensor | None, dp: Tensor | None, carry: Tensor) -> tuple:
@@ -125,23 +108,14 @@ def _in_place(kind: str, p: Tensor | None, da: Tensor, dq: Tensor | None, dp: Te
     return da, dq, carry if kind == "gru" else None, carry if kind == "lstm" else None, dp_
 
 
-@functools.lru_cache(maxsize=64)
-def _scheme(text: str) -> Scheme | None:
-    return scheme(text) if text else None
-
-
-def _noise(state: str, gate: str, hard: bool, state_scale: Tensor, gate_scale: Tensor) -> CellNoise:
-    return CellNoise(_scheme(state), _scheme(gate), state_scale, gate_scale, hard)
-
-
 @torch.library.custom_op("noisyact::recurrent_cell", mutates_args=())
 def _cell(
     a: Tensor, recurrent: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
     state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
     check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
-    new_h, extra, gates = _forward(a, recurrent, h, c, p, seed, state_scale, gate_scale, kind, noise)
+    new_h, extra, gates = _forward(a, recurrent, h, c, p, seed, kind, noise)
     return new_h, extra, gates.clone() if gates.data_ptr() == a.data_ptr() else gates
 
 
@@ -156,7 +130,7 @@ def _cell_backward(
     dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
     seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    noise = _noise(state, gate, hard, state_scale, gate_scale)
+    noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
     check_cell(kind, gates, p, seed, noise, h=h, c=c, dh=dh, dc=dc, extra=extra)
     da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, kind, noise)
     return da, gates.new_empty(0) if dq is None else dq.contiguous(), dp.sum(0), carry

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.dispatch import batched
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 
 __all__ = [
     "MisfitError",
@@ -36,7 +36,7 @@ class MisfitError(ValueError, RuntimeError):
 
 def check_layer(
     kind: str, like: Tensor, width: int, batch: int, h: Tensor | None, c: Tensor | None,
-    weights: dict[str, Tensor | None], p: Tensor | None, seed: Tensor | None, noise: CellNoise,
+    weights: LayerWeights, seed: Tensor | None, noise: CellNoise,
 ) -> int:  # fmt: skip
     """Raise an error that names the tensor, unless all tensors of one layer in one direction fit each other.
 
@@ -46,14 +46,13 @@ def check_layer(
         batch: rows at the first step.
         h: [batch, H or projection].
         c: [batch, H].
-        weights: w_ih, w_hh, b_ih, b_hh and w_hr, by name; the last three may be None.
-        p: of one element for each nonlinearity of each unit.
+        weights: p has one element for each nonlinearity of each unit.
         seed: one int64.
         noise: its scales have one element each.
 
     Returns: the width of the layer's output.
     """
-    w_ih, w_hh, w_hr = weights["w_ih"], weights["w_hh"], weights["w_hr"]
+    w_ih, w_hh, b_ih, b_hh, p, w_hr = weights
     if w_ih is None or w_hh is None:
         raise ValueError(f"{'w_ih' if w_ih is None else 'w_hh'} is None: a layer needs both weights")
     if w_hh.dim() != 2:
@@ -64,9 +63,9 @@ def check_layer(
     # One line each, since small layers feel every microsecond here.
     _fit("w_ih", w_ih, (wide, width), device, dtype)
     _fit("w_hh", w_hh, (wide, output), device, dtype)
-    if (b_ih := weights["b_ih"]) is not None:
+    if b_ih is not None:
         _fit("b_ih", b_ih, (wide,), device, dtype)
-    if (b_hh := weights["b_hh"]) is not None:
+    if b_hh is not None:
         _fit("b_hh", b_hh, (wide,), device, dtype)
     if w_hr is not None:
         _fit("w_hr", w_hr, (output, hidden), device, dtype)

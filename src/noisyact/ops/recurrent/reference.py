@@ -1,96 +1,25 @@
-"""Recurrent layers and cells in plain torch, a step at a time: what every fast path must equal.
+"""Recurrent layers and cells in plain torch, a step at a time: the reference that every fast path must equal.
 
-Rows are those of a PackedSequence: step t has sizes[t] rows, longest sequence first; a rectangular batch is the case of
-equal sizes. Gate order and biases are torch's.
+Rows are those of a PackedSequence: step t has sizes[t] rows, longest sequence first. A rectangular batch has equal
+sizes. The order of gates and biases is torch's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from noisyact import equations
-from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
+from noisyact.ops.recurrent.observer import observers
+from noisyact.ops.recurrent.types import NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.pairs import HardPair, Pair
 from noisyact.schemes import Scheme
 
-__all__ = ["GATES", "NONLINEARITIES", "CellNoise", "Observer", "cell", "layer", "observed"]
-
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-NONLINEARITIES = {"lstm": 5, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-
-_SOFT_SIGMOID = Pair(h=torch.sigmoid, u=HARD_SIGMOID.u, x_t=(-2.0, 2.0), limits=(0.0, 1.0))
-_SOFT_TANH = Pair(h=torch.tanh, u=HARD_TANH.u, x_t=(-1.0, 1.0), limits=(-1.0, 1.0))
-
-
-class CellNoise(NamedTuple):
-    """The noise of a cell's two kinds of nonlinearity, as it is in force at a call.
-
-    Args:
-        state: of the tanh (or ReLU); None for none.
-        gate: of the sigmoids.
-        state_scale: its c or sigma, one element.
-        gate_scale: likewise.
-        hard: hard functions; False keeps the soft sigmoid and tanh.
-    """
-
-    state: Scheme | None
-    gate: Scheme | None
-    state_scale: Tensor
-    gate_scale: Tensor
-    hard: bool = True
-
-    def kept(self) -> CellNoise:
-        """The same with scales of its own: backward has those of the forward pass, whatever is set in between."""
-        state = self.state_scale.clone()
-        gate = state if self.gate_scale is self.state_scale else self.gate_scale.clone()
-        return CellNoise(self.state, self.gate, state, gate, self.hard)
-
-    def state_pair(self, kind: str) -> HardPair | Pair:
-        """h and u of the tanh, or of the ReLU in a ReLU network."""
-        if kind == "rnn_relu":
-            return RELU
-        return HARD_TANH if self.hard else _SOFT_TANH
-
-    def gate_pair(self) -> HardPair | Pair:
-        """h and u of the sigmoids."""
-        return HARD_SIGMOID if self.hard else _SOFT_SIGMOID
-
-
-class Observer(Protocol):
-    """Looks on while layers and cells are computed here: what no fast path shows."""
-
-    def begins(self) -> None:
-        """A layer begins, in one direction; a cell by itself has no such beginning."""
-
-    def sees(
-        self, n: int, x: Tensor, y: Tensor, pair: HardPair | Pair, scheme: Scheme | None, scale: Tensor,
-        p: Tensor | None, xi: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        """Nonlinearity n has made y of x. Returns what takes the place of y."""
-        ...
-
-
-_observers: list[Observer] = []
-
-
-@contextlib.contextmanager
-def observed(observer: Observer, alone: bool = False) -> Iterator[None]:
-    """While it lasts, the observer is told of all that is computed here; `alone`, others are not."""
-    others = _observers.copy() if alone else []
-    for other in others:
-        _observers.remove(other)
-    _observers.append(observer)
-    try:
-        yield
-    finally:
-        _observers.remove(observer)
-        _observers.extend(others)
+__all__ = ["cell", "layer"]
 
 
 def cell(
@@ -124,7 +53,7 @@ def cell(
             y = pair.h(x)
         else:
             y = equations.phi(x, pair, scheme, scale, 1.0 if own_p is None else own_p, own_xi)
-        for observer in _observers:
+        for observer in observers:
             y = observer.sees(n, x, y, pair, scheme, scale, own_p, own_xi)
         return y
 
@@ -150,8 +79,8 @@ def cell(
 
 
 def layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor, c: Tensor | None, weights: dict[str, Tensor | None],
-    p: Tensor | None, xi: Tensor | None, noise: CellNoise, reverse: bool,
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor, c: Tensor | None, weights: LayerWeights, xi: Tensor | None,
+    noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """One layer in one direction.
 
@@ -161,20 +90,19 @@ def layer(
         sizes: rows at each step.
         h: [batch, H or projection], the first h.
         c: [batch, H], the LSTM's first c; else None.
-        weights: w_ih, w_hh, b_ih, b_hh and w_hr; the last three may be None.
-        p: [nonlinearities, H] or None.
+        weights: in the dtype of x; p of any shape.
         xi: [rows, nonlinearities, H] or None.
         noise: the schemes.
         reverse: from each sequence's end to its beginning.
 
     Returns: every h, [rows, H or projection]; the last h; the last c.
     """
-    w_hh, b_hh, w_hr = weights["w_hh"], weights["b_hh"], weights["w_hr"]
-    assert weights["w_ih"] is not None
-    assert w_hh is not None
-    for observer in _observers:
+    w_ih, w_hh, b_ih, b_hh, p, w_hr = weights
+    if p is not None:
+        p = p.reshape(NONLINEARITIES[kind], -1)
+    for observer in observers:
         observer.begins()
-    from_input = F.linear(x, weights["w_ih"], weights["b_ih"])
+    from_input = F.linear(x, w_ih, b_ih)
     ends = list(itertools.accumulate(sizes, initial=0))
     outputs: list[Tensor] = [x] * len(sizes)
     for t in reversed(range(len(sizes))) if reverse else range(len(sizes)):

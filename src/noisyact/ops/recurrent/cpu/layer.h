@@ -4,6 +4,11 @@
 
 #include "cells.h"
 
+/* [gates][hidden][...]; the biases may be NULL. p: [nonlinearities][hidden]. */
+typedef struct {
+    const float *w_ih, *w_hh, *b_ih, *b_hh, *p;
+} weights;
+
 typedef struct {
     cell cell;
     int32_t reverse;
@@ -13,6 +18,14 @@ typedef struct {
     const int64_t *offsets;
     int32_t keep; /* what backward needs; without, `extra` is [batch][hidden] and holds the LSTM's c of now */
 } layer;
+
+/* The layer with what its cell reads of the weights. */
+static layer with_weights(const layer *l, const weights *w) {
+    layer own = *l;
+    own.cell.p = w->p;
+    own.cell.bias = own.cell.kind == GRU && w->b_hh ? w->b_hh + 2 * own.cell.hidden : NULL;
+    return own;
+}
 
 static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
 static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }

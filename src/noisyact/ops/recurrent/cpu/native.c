@@ -130,21 +130,21 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     }
 }
 
-/* x: [rows][size]. w_ih, w_hh: [gates][hidden][...]. b_ih, b_hh: [gates][hidden] or NULL.
+/* x: [rows][size].
  * packed: room for W_hh, packed, and for W_ih if that is used step by step.
  * gates: [rows][gates][hidden], receives the pre-activations; without `keep` it is room for the input's part of all rows,
  * not used if that is made step by step.
  * extra: [rows][hidden], the LSTM's c or the GRU's recurrent part of its candidate; without `keep` [batch][hidden], in:
  * the LSTM's first c, out: its last. h: [rows][hidden].
  * Returns 0, or 1 if there is no memory. */
-int noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, const float *w_ih, const float *w_hh,
-                               const float *b_ih, const float *b_hh, float *packed, float *gates, float *extra,
-                               float *h, const float *h0, const float *c0, int threads) {
+int noisyact_recurrent_forward(const layer *given, const weights *w, const float *x, int64_t size, float *packed,
+                               float *gates, float *extra, float *h, const float *h0, const float *c0, int threads) {
+    const layer own = with_weights(given, w), *l = &own;
     const int64_t rows = l->steps ? l->offsets[l->steps - 1] + l->sizes[l->steps - 1] : 0;
     const int groups = forward_groups(l), together = noisyact_recurrent_together(l, size);
     float *packed_ih = packed + packed_size(l, l->cell.hidden);
     if (rows == 0 || l->cell.hidden == 0) return 0;
-    const input in = {x, together ? packed_ih : w_ih, b_ih, b_hh, size};
+    const input in = {x, together ? packed_ih : w->w_ih, w->b_ih, w->b_hh, size};
     const size_t room = together ? 0 : (size_t)(COLUMNS * LANES * size); /* for each thread, one group of W_ih */
     float *zeros = calloc((size_t)l->cell.hidden, sizeof(float));
     float *rooms = aligned_alloc(64, (size_t)threads * room * sizeof(float));
@@ -156,8 +156,8 @@ int noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, con
     forward_task task = {l, together ? &in : NULL, packed, zeros, h0, c0, gates, extra, h};
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int g = 0; g < groups; g++) {
-        pack_group(l, w_hh, l->cell.hidden, g, packed + group_place(l, l->cell.hidden, g));
-        if (together) pack_group(l, w_ih, size, g, packed_ih + group_place(l, size, g));
+        pack_group(l, w->w_hh, l->cell.hidden, g, packed + group_place(l, l->cell.hidden, g));
+        if (together) pack_group(l, w->w_ih, size, g, packed_ih + group_place(l, size, g));
     }
     if (!together) {
         /* Each group in so many parts that threads have an even share; each part packs the group's weights anew. */
@@ -165,11 +165,11 @@ int noisyact_recurrent_forward(const layer *l, const float *x, int64_t size, con
         const int64_t part = (rows / parts + ROWS) / ROWS * ROWS;
 #pragma omp parallel num_threads(threads) if (threads > 1)
         {
-            float *own = rooms + (size_t)THREAD_NUMBER * room;
+            float *mine = rooms + (size_t)THREAD_NUMBER * room;
 #pragma omp for collapse(2) schedule(static)
             for (int g = 0; g < groups; g++)
                 for (int64_t begin = 0; begin < rows; begin += part)
-                    project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, own, gates);
+                    project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, mine, gates);
         }
     }
     share_out(l, l->steps, groups, threads, forward_work, &task);
@@ -260,9 +260,10 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
  * packed: room for W_hh. sums: [nonlinearities + width][hidden], receives the gradients of p and the sums of dgates.
  * dh0: [batch][hidden], only its part through the weights; or NULL.
  * Returns 0, or 1 if there is no memory. */
-int noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packed, const float *gates,
+int noisyact_recurrent_backward(const layer *given, const weights *w, float *packed, const float *gates,
                                 const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
                                 float *carry, float *dgates, float *sums, float *dh0, int threads) {
+    const layer own = with_weights(given, w), *l = &own;
     const int64_t length = l->cell.nonlinearities * l->cell.hidden + width_of(&l->cell);
     if (l->cell.hidden == 0) return 0;
     memset(sums, 0, (size_t)length * sizeof(float));
@@ -275,7 +276,7 @@ int noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packed
         return 1;
     }
     backward_task task = {l, packed, zeros, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0};
-    pack_backward(l, w_hh, packed, threads);
+    pack_backward(l, w->w_hh, packed, threads);
     share_out(l, l->steps + (dh0 != NULL), backward_groups(l), threads, backward_work, &task);
     for (int tile = 0; tile < tiles_of(l); tile++)
         for (int64_t j = 0; j < length; j++) sums[j] += partial[tile * length + j];
@@ -286,8 +287,9 @@ int noisyact_recurrent_backward(const layer *l, const float *w_hh, float *packed
 
 /* The cell alone, for one step whose products are done: `gates` as in the layer, `product` [rows][gates][hidden] the
  * GRU's recurrent part (of others it is in `gates` already). Returns 0, as it needs no memory. */
-int noisyact_cell_forward(const layer *l, float *gates, const float *product, const float *before_h,
+int noisyact_cell_forward(const layer *given, const weights *w, float *gates, const float *product, const float *before_h,
                           const float *before_c, float *extra, float *h, int threads) {
+    const layer own = with_weights(given, w), *l = &own;
     const cell *cell_ = &l->cell;
     const int64_t hidden = cell_->hidden, row_size = cell_->gates * hidden;
     (void)threads;
@@ -308,9 +310,10 @@ int noisyact_cell_forward(const layer *l, float *gates, const float *product, co
 }
 
 /* Its gradients; `partial` holds zeros, [batch][nonlinearities][hidden]. `carry` as in the layer. Returns 0. */
-int noisyact_cell_backward(const layer *l, const float *gates, const float *before_h, const float *before_c,
+int noisyact_cell_backward(const layer *given, const weights *w, const float *gates, const float *before_h, const float *before_c,
                            const float *extra, const float *dh, float *carry, float *dgates, float *partial,
                            int threads) {
+    const layer own = with_weights(given, w), *l = &own;
     const cell *cell_ = &l->cell;
     const int64_t hidden = cell_->hidden, row_size = cell_->gates * hidden;
     const int64_t width = width_of(cell_);

@@ -23,15 +23,16 @@ __all__ = ["forward_kernel"]
 
 @triton.jit(
     do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs"],
-    do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"],
+    do_not_specialize_on_alignment=["seed_ptr", "kept_gate_scale_ptr", "kept_state_scale_ptr", "alarm_ptr"],
 )
 def forward_kernel(
-    a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
-    offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr, exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr,
+    a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr,
+    kept_gate_scale_ptr, kept_state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr,
+    exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr,
     layer, first, last, T, B, H, P, programs, room, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
-    KEEP: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
-    PERSISTENT: tl.constexpr,
+    KEEP: tl.constexpr, KEEP_SCALES: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr,
+    PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
@@ -61,6 +62,10 @@ def forward_kernel(
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    if KEEP_SCALES:  # backward must use the scales of this pass, whatever is set in between
+        if pid == 0:
+            tl.store(kept_gate_scale_ptr, gate_scale)
+            tl.store(kept_state_scale_ptr, state_scale)
     p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
     bi0, bh0 = per_unit(bi_ptr, n, in_units, HAS_BIAS, 0.0), per_unit(bh_ptr, n, in_units, HAS_BIAS, 0.0)
     if G > 1:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from noisyact.ops.recurrent.reference import GATES
+from noisyact.ops.recurrent.types import GATES
 
 __all__ = [
     "Plan", "Sizes", "backward_plan", "backward_sizes", "forward_plan", "forward_sizes", "padded_size", "processors",

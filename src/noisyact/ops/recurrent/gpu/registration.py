@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,35 +9,26 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows, no_second_derivative
-from noisyact.ops.recurrent.gpu.op import Call, backward, forward, packed_rows
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
-from noisyact.schemes import Scheme, scheme
+from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
+from noisyact.ops.recurrent.gpu.op import backward, forward
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 
 __all__ = ["layer"]
 
 
 def layer(
-    kind: str, sizes: Sequence[int], x: Tensor, h: Tensor | None, c: Tensor | None, w_ih: Tensor, w_hh: Tensor,
-    b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, noise: CellNoise, reverse: bool,
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """One layer in one direction, as :func:`reference.layer` with xi from the seed; h and c None for zeros.
 
     Returns: every h, the last h, and the last c (of no rows except for the LSTM).
     """
-    steps, batch, noise = len(sizes), sizes[0], noise.kept()
-    offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, x.device)
-    tensors = (x, offsets, before, h, c, w_ih, w_hh, b_ih, b_hh, p, seed, noise.state_scale, noise.gate_scale)
-    texts = ("" if noise.state is None else str(noise.state), "" if noise.gate is None else str(noise.gate))
-    return _layer(*tensors, kind, *texts, noise.hard, steps, batch, reverse, torch.is_grad_enabled())[:3]
-
-
-@functools.lru_cache(maxsize=64)
-def _scheme(text: str) -> Scheme | None:
-    return scheme(text) if text else None
-
-
-def _noise(state: str, gate: str, hard: bool, state_scale: Tensor, gate_scale: Tensor) -> CellNoise:
-    return CellNoise(_scheme(state), _scheme(gate), state_scale, gate_scale, hard)
+    call, noise = stack_call(kind, sizes, [seed], noise, reverse, x.device), noise.kept()
+    scales = (noise.state_scale, noise.gate_scale)
+    tensors = (x, call.offsets, call.before, h, c, *weights[:5], seed, *scales)
+    settings = (kind, *noise.as_text(), call.steps, call.batch, reverse)
+    return _layer(*tensors, *settings, torch.is_grad_enabled())[:3]
 
 
 @torch.library.custom_op("noisyact::gpu_recurrent_layer", mutates_args=())
@@ -47,13 +37,13 @@ def _layer(
     w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, state_scale: Tensor,
     gate_scale: Tensor, kind: str, state: str, gate: str, hard: bool, steps: int, batch: int, reverse: bool, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    noise = _noise(state, gate, hard, state_scale, gate_scale)
-    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh, "w_hr": None}
+    noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
+    weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p)
     _check_rows(x, offsets, before, steps, batch)
-    check_layer(kind, x, x.shape[1], batch, h0, c0, weights, p, seed, noise)
-    call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
+    check_layer(kind, x, x.shape[1], batch, h0, c0, weights, seed, noise)
+    call = StackCall(kind, noise, [seed], steps, batch, offsets, before, reverse)
     h0, c0 = _one_layers(h0, c0)
-    y, h_n, c_n, kept = forward(call, x, h0, c0, (w_ih, w_hh, b_ih, b_hh, p), keep)
+    y, h_n, c_n, kept = forward(call, x, h0, c0, [weights], keep)
     last_c = x.new_empty(0, h_n.shape[2]) if c_n is None else c_n[0]
     return y, h_n[0], last_c, kept[2] if keep else x.new_empty(0), kept[3]
 
@@ -98,10 +88,10 @@ def _layer_backward(
     p: Tensor | None, seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str, state: str, gate: str,
     hard: bool, steps: int, batch: int, reverse: bool, wants_x: bool, wants_h0: bool, wants_weights: bool,
 ) -> list[Tensor]:  # fmt: skip
-    noise = _noise(state, gate, hard, state_scale, gate_scale)
-    weights = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": None, "b_hh": None, "w_hr": None}
+    noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
+    weights = LayerWeights(w_ih, w_hh, None, None, p)
     rows, hidden = _check_rows(x, offsets, before, steps, batch), w_hh.shape[1]
-    check_layer(kind, x, x.shape[1], batch, h0, c0, weights, p, seed, noise)
+    check_layer(kind, x, x.shape[1], batch, h0, c0, weights, seed, noise)
     for name, tensor, shape in (
         ("dy", dy, (rows, hidden)), ("dh_n", dh_n, (batch, hidden)), ("dc_n", dc_n, (batch, hidden)),
         ("y", y, (rows, hidden)), ("a", a, (rows, w_hh.shape[0])), ("extra", extra, (extra.shape[0], hidden)),
@@ -110,10 +100,10 @@ def _layer_backward(
             raise MisfitError(
                 f"{name} must be of shape {shape} on {x.device}, not {tuple(tensor.shape)} on {tensor.device}"
             )
-    call = Call(kind, noise, [seed], steps, batch, offsets, before, reverse)
+    call = StackCall(kind, noise, [seed], steps, batch, offsets, before, reverse)
     dh_n, dc_n, h0, c0 = _one_layers(dh_n, dc_n, h0, c0)
     dx, dh0, dc0, rest = backward(
-        call, dy, dh_n, dc_n, h0, c0, [w_ih], [w_hh], [p], (x, y, a, extra), wants_x, wants_h0, wants_weights
+        call, (dy, dh_n, dc_n), h0, c0, [weights], (x, y, a, extra), wants_x, wants_h0, wants_weights
     )
     gradients = [dx, None if dh0 is None else dh0[0], None if dc0 is None else dc0[0], *rest]
     gradients = [x.new_empty(0) if gradient is None else gradient for gradient in gradients]

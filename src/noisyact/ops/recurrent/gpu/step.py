@@ -23,7 +23,7 @@ from noisyact.ops.recurrent.gpu.cells import (
     tanh_d,
 )
 from noisyact.ops.recurrent.gpu.settings import functions
-from noisyact.ops.recurrent.reference import GATES, NONLINEARITIES, CellNoise
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = ["cell_backward", "cell_forward"]
@@ -33,8 +33,9 @@ _ROWS, _UNITS = 8, 64
 
 @triton.jit(do_not_specialize=["B"])
 def _forward_kernel(
-    a_ptr, q_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, kept_ptr, extra_ptr, new_ptr, B, H,
-    KIND: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
+    a_ptr, q_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, kept_gate_scale_ptr,
+    kept_state_scale_ptr, kept_ptr, extra_ptr, new_ptr, B, H,
+    KIND: tl.constexpr, HAS_P: tl.constexpr, KEEP_SCALES: tl.constexpr, DRAW: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr,
@@ -47,6 +48,10 @@ def _forward_kernel(
     tile = m.to(tl.int64)[:, None] * H + n[None, :]
     row = m.to(tl.int64)[:, None] * (G * H) + n[None, :]
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    if KEEP_SCALES:
+        if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+            tl.store(kept_gate_scale_ptr, gate_scale)
+            tl.store(kept_state_scale_ptr, state_scale)
     xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
     if DRAW:
         seed = tl.load(seed_ptr)
@@ -171,17 +176,23 @@ def _launcher(kernel: Any, functions_: tuple, dtypes: tuple, flags: tuple[tuple[
 
 def cell_forward(
     kind: str, a: Tensor, q: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise,
+    noise: CellNoise, kept_noise: CellNoise | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """One step: the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward."""
+    """One step: the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward.
+
+    `kept_noise` receives the scales that were used.
+    """
     batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
     new = a.new_empty(batch, hidden)
     extra = a.new_empty(batch, hidden) if GATES[kind] > 1 else a.new_zeros(batch, hidden)
     kept = torch.empty_like(a) if kind == "gru" else a
     if new.numel():
-        _launcher(_forward_kernel, *_settings(kind, a, p, seed, noise), (("HAS_P", p is not None),))(
+        kept_scales = (None, None) if kept_noise is None else (kept_noise.gate_scale, kept_noise.state_scale)
+        flags = (("HAS_P", p is not None), ("KEEP_SCALES", kept_noise is not None))
+        _launcher(_forward_kernel, *_settings(kind, a, p, seed, noise), flags)(
             _grid(batch, hidden),
-            (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, kept, extra, new), (batch, hidden),
+            (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, kept, extra, new),
+            (batch, hidden),
         )  # fmt: skip
     return new, extra, kept
 

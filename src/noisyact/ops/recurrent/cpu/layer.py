@@ -1,0 +1,305 @@
+"""The recurrent layer on a CPU by the C kernel: float32, hard functions, no projection.
+
+One layer in one direction is one call, the whole time loop inside. The products over all steps at once (the input's
+part, the gradients of the weights and of the input) are in C too. registration.py has the same layer for torch.compile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.ops import native
+from noisyact.ops.matmul import product
+from noisyact.ops.native.unit import Unit
+from noisyact.ops.recurrent.checks import check_backward, check_sizes
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.pairs import HardPair
+
+__all__ = ["LayerCall", "backward", "forward", "layer", "run"]
+
+_KINDS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 2}
+
+
+class _Weights(ctypes.Structure):
+    """`weights` in layer.h."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "p"))
+
+
+class _Cell(ctypes.Structure):
+    """`cell` in cells.h. C sets p and the bias."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("gates", ctypes.c_int32),
+        ("nonlinearities", ctypes.c_int32),
+        ("gate", Unit),
+        ("state", Unit),
+        ("seed", ctypes.c_uint64),
+        ("hidden", ctypes.c_int64),
+        ("p", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class _Layer(ctypes.Structure):
+    """`layer` in layer.h."""
+
+    _fields_ = (
+        ("cell", _Cell),
+        ("reverse", ctypes.c_int32),
+        ("steps", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("sizes", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("keep", ctypes.c_int32),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
+    """How many rows there are, and the rows and the first row of each step as C arrays."""
+    check_sizes(sizes)
+    array = ctypes.c_int64 * len(sizes)
+    return sum(sizes), array(*sizes), array(*itertools.accumulate(sizes[:-1], initial=0))
+
+
+@functools.lru_cache(maxsize=64)
+def _units(noise: CellNoise, kind: str, gate_scale: float, state_scale: float, drawn: bool) -> tuple[Unit, Unit]:
+    """The sigmoid and the tanh as C structures; the tensors of `noise` are None here."""
+    state_pair, gate_pair = noise.state_pair(kind), noise.gate_pair()
+    if not (isinstance(state_pair, HardPair) and isinstance(gate_pair, HardPair)):
+        raise ValueError("hard=False: the C kernel has only the hard functions")
+    gate = Unit.of(noise.gate, gate_pair, gate_scale, drawn)
+    return gate, Unit.of(noise.state, state_pair, state_scale, drawn)
+
+
+class LayerCall:
+    """The settings of one call, without its tensors.
+
+    The seed and the scales are read once, so backward uses those of the forward pass. No address of a tensor is kept:
+    storage may be replaced between forward and backward.
+
+    Args:
+        sizes: rows at each step.
+        keep: whether backward will follow.
+    """
+
+    def __init__(
+        self, kind: str, noise: CellNoise, seed: Tensor | None, hidden: int, sizes: Sequence[int],
+        reverse: bool = False, keep: bool = True,
+    ) -> None:  # fmt: skip
+        self.kind, self.hidden, self.sizes, self.reverse, self.keep = kind, hidden, sizes, reverse, keep
+        self.gates, self.nonlinearities, self.batch = GATES[kind], NONLINEARITIES[kind], sizes[0]
+        self.width = (4 if kind == "gru" else self.gates) * hidden
+        """Columns of dgates. The GRU has one gate more, the input side of its candidate."""
+        self.rows, self._sizes, self._offsets = _steps(tuple(sizes))
+        state, gate, state_scale, gate_scale, hard = noise
+        schemes = CellNoise(state, gate, None, None, hard)  # pyright: ignore[reportArgumentType]
+        units = _units(schemes, kind, float(gate_scale), float(state_scale), seed is not None)
+        self.structure = _Layer(
+            _Cell(_KINDS[kind], self.gates, self.nonlinearities, *units, 0 if seed is None else int(seed), hidden),
+            reverse,
+            len(sizes),
+            self.batch,
+            ctypes.addressof(self._sizes),
+            ctypes.addressof(self._offsets),
+            keep,
+        )
+
+
+def run(name: str, call: LayerCall, weights: Sequence[Tensor | None], *arguments: Tensor | int | None) -> None:
+    """Call a C function: the layer, its weights (w_ih, w_hh, b_ih, b_hh, p; p of None is 1), then the arguments."""
+    p = weights[4]
+    if p is None:
+        p = torch.ones(call.nonlinearities * call.hidden)
+    tensors = (*weights[:4], p, *arguments)
+    passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
+    if 0 in passed:
+        _check_memory(tensors)
+    structure, rest = _Weights(*passed[:5]), passed[5:]
+    function = native.function(name, 2 + len(rest))
+    if function(ctypes.addressof(call.structure), ctypes.addressof(structure), *rest, native.threads()):
+        raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
+
+
+def _check_memory(tensors: Sequence[Tensor | int | None]) -> None:
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.numel() and not tensor.data_ptr():
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
+
+
+def _ready(tensors: Sequence[Tensor | None]) -> list[Any]:
+    """The tensors as C reads them: one float32 after the other."""
+    return [t if t is None else t.resolve_neg().contiguous() for t in tensors]
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
+    """Whether the input is projected step by step, and the floats that W_hh and W_ih take when packed."""
+    library, structure = native.loaded(), _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden))
+    library.noisyact_recurrent_packed_size.restype = ctypes.c_int64
+    at = ctypes.byref(structure)
+    packed = [library.noisyact_recurrent_packed_size(at, ctypes.c_int64(n)) for n in (hidden, size)]
+    return bool(library.noisyact_recurrent_together(at, ctypes.c_int64(size))), packed[0], packed[1]
+
+
+def layer(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    seed: Tensor | None, noise: CellNoise, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """One layer in one direction, as :func:`reference.layer` with xi from the seed. All tensors are float32.
+
+    Args:
+        sizes: rows at each step.
+        h: the first h; None for zeros, as for c.
+
+    Returns: every h, the last h, and the last c (no rows except for the LSTM).
+    """
+    call = LayerCall(kind, noise, seed, weights.w_hh.shape[1], sizes, reverse, torch.is_grad_enabled())
+    if call.keep:
+        return _EagerLayer.apply(call, x, h, c, *weights[:5])  # pyright: ignore[reportReturnType]
+    return forward(call, x, h, c, weights)[:3]
+
+
+def forward(
+    call: LayerCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
+    """Run the layer over x, [rows, input].
+
+    Returns: every h, [rows, H]; the last h and c; and for backward the pre-activations, [rows, gates * H], and the
+    LSTM's every c or the GRU's recurrent parts, [rows, H]. Without backward only the last c, [batch, H], is kept.
+    """
+    x, h0, c0, *weights = _ready((x, h0, c0, *weights[:5]))
+    size, hidden, keep = x.shape[1], call.hidden, call.keep
+    together, packed_hh, packed_ih = _plan(call.kind, hidden, size)
+    h = torch.empty(call.rows, hidden)
+    if keep:
+        extra = torch.empty(call.rows if call.gates > 1 else 0, hidden)
+    else:
+        extra = torch.zeros(call.batch, hidden) if c0 is None else c0.clone()
+    gates = torch.empty(call.rows, call.gates * hidden) if keep or not together else None
+    packed = torch.empty(packed_hh + packed_ih if together else packed_hh)
+    run("noisyact_recurrent_forward", call, weights, x, size, packed, gates, extra, h, h0, c0)
+    last = _last_rows(call.sizes, call.reverse)
+    if call.kind != "lstm":
+        return h, h[last].clone(), h.new_empty(0, hidden), gates, extra
+    return h, h[last].clone(), extra[last].clone() if keep else extra, gates, extra
+
+
+def backward(
+    call: LayerCall, gradients: Sequence[Tensor | None], kept: Sequence[Tensor], x: Tensor, h0: Tensor | None,
+    c0: Tensor | None, weights: LayerWeights, wants_x: bool, wants_h0: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, h0, c0, both weights, both biases and p.
+
+    Args:
+        gradients: of every h, of the last h and of the last c.
+        kept: every h, the pre-activations and the last result of :func:`forward`.
+    """
+    kind, hidden = call.kind, call.hidden
+    (dh, dh_n, dc_n), (h, gates, extra) = gradients, kept
+    dh, dc_n, h0, c0, w_hh, p = _ready((dh, dc_n, h0, c0, weights.w_hh, weights.p))
+    dh = torch.zeros_like(h) if dh is None else dh
+    if dh_n is not None:
+        dh = dh.clone()
+        dh[_last_rows(call.sizes, call.reverse)] += dh_n
+    carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else dc_n.clone()
+    dgates, dh0 = torch.empty(call.rows, call.width), torch.empty(call.batch, hidden) if wants_h0 else None
+    sums = torch.empty(call.nonlinearities * hidden + call.width)
+    packed = torch.empty(_plan(kind, hidden, 0)[1])
+    run(
+        "noisyact_recurrent_backward", call, (None, w_hh, None, None, p), packed, gates, extra, h, h0, c0, dh, carry,
+        dgates, sums, dh0,
+    )  # fmt: skip
+    dp, db = sums.split_with_sizes([call.nonlinearities * hidden, call.width])
+    recurrent_side = dgates[:, : 3 * hidden] if kind == "gru" else dgates
+    dw_hh = _recurrent_weights(recurrent_side, h, h0, call.sizes, call.reverse)
+    w_ih = weights.w_ih
+    if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
+        dh0 = None if dh0 is None else dh0.add_(carry)
+        r_z, _, n_input = dgates.split([2 * hidden, hidden, hidden], dim=1)
+        dw_ih = torch.cat([product(r_z.t(), x), product(n_input.t(), x)])
+        db_ih, db_hh = torch.cat([db[: 2 * hidden], db[3 * hidden :]]), db[: 3 * hidden].clone()
+        dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else None
+    else:
+        dw_ih = product(dgates.t(), x)
+        db_ih, db_hh = db, db.clone()
+        dx = product(dgates, w_ih) if wants_x else None
+    return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp
+
+
+def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
+    """Which rows hold each sequence's last h: in reverse those of step 0, else those of the sequence's last step."""
+    batch, steps = sizes[0], len(sizes)
+    if reverse:
+        return slice(0, batch)
+    if sizes[-1] == batch:
+        return slice((steps - 1) * batch, steps * batch)
+    rows = torch.tensor(sizes)
+    offsets = rows.cumsum(0) - rows
+    lengths = (rows[:, None] > torch.arange(batch)).sum(0)
+    return offsets[lengths - 1] + torch.arange(batch)
+
+
+def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: Sequence[int], reverse: bool) -> Tensor:
+    """The gradient of W_hh: every row's dgates with the h before it."""
+    batch, rows = sizes[0], len(h)
+    if sizes[-1] == batch:  # rectangular: two slices, one step apart
+        after, before, entry = slice(batch, None), slice(0, rows - batch), slice(0, batch)
+        if reverse:
+            after, before, entry = before, after, slice(rows - batch, None)
+        gradient = product(dgates[after].t(), h[before])
+        return gradient if first is None else gradient.add_(product(dgates[entry].t(), first))
+    first = h.new_zeros(batch, h.shape[1]) if first is None else first
+    offsets, parts = list(itertools.accumulate(sizes[:-1], initial=0)), []
+    for t, size in enumerate(sizes):
+        other = t + 1 if reverse else t - 1
+        known = min(size, sizes[other]) if 0 <= other < len(sizes) else 0
+        if known:
+            parts.append(h[offsets[other] : offsets[other] + known])
+        parts.append(first[known:size])
+    return product(dgates.t(), torch.cat(parts))
+
+
+def gradients_asked_for(
+    gradients: Sequence[Any], wants_x: bool, wants_h0: bool, c0: Tensor | None, weights: LayerWeights
+) -> tuple:
+    """The results of :func:`backward`, with None for tensors that need none or do not exist."""
+    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = gradients
+    return (
+        dx if wants_x else None, dh0 if wants_h0 else None, None if c0 is None else dc0, dw_ih, dw_hh,
+        *((None, None) if weights.b_hh is None else (db_ih, db_hh)),
+        None if weights.p is None else dp.reshape(weights.p.shape),
+    )  # fmt: skip
+
+
+class _EagerLayer(torch.autograd.Function):
+    """The layer and its gradient for eager calls, which skip torch's dispatcher. Both passes share the call."""
+
+    @staticmethod
+    def forward(ctx: Any, call: LayerCall, *tensors: Any) -> Any:
+        """Run the layer, and save what backward needs."""
+        x, h0, c0, *weights = tensors
+        h, h_n, c_n, gates, extra = forward(call, x, h0, c0, weights)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(h, gates, extra, *tensors)
+        ctx.call = call
+        return h, h_n, c_n
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """By the kernels, which have no second derivative."""
+        check_backward("layer", grad_outputs)
+        h, gates, extra, x, h0, c0, *tensors = ctx.saved_tensors
+        weights = LayerWeights(*tensors)
+        _, wants_x, wants_h0, *_ = ctx.needs_input_grad
+        gradients = backward(ctx.call, grad_outputs, (h, gates, extra), x, h0, c0, weights, wants_x, wants_h0)
+        return None, *gradients_asked_for(gradients, wants_x, wants_h0, c0, weights)

@@ -1,0 +1,132 @@
+"""The recurrent layer on a CPU registered with torch, for torch.compile, torch.export and tensor subclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows, check_sizes, no_second_derivative
+from noisyact.ops.recurrent.cpu.layer import LayerCall, backward, forward, gradients_asked_for
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+
+__all__ = ["layer"]
+
+
+def layer(
+    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    seed: Tensor | None, noise: CellNoise, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As :func:`noisyact.ops.recurrent.cpu.layer.layer`, through torch's dispatcher."""
+    if h is None:
+        h = x.new_zeros(sizes[0], weights.w_hh.shape[1])
+        c = h if kind == "lstm" else None
+    noise, rows = noise.kept(), torch.tensor(sizes, dtype=torch.int64)
+    state, gate, _ = noise.as_text()
+    settings = (kind, state, gate, noise.state_scale, noise.gate_scale, reverse)
+    return _layer(x, rows, h, c, *weights[:5], seed, *settings)[:3]
+
+
+def _checked_call(
+    kind: str, x: Tensor, sizes: Tensor, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    seed: Tensor | None, noise: CellNoise, reverse: bool,
+) -> LayerCall:  # fmt: skip
+    """The call of an operator, which anybody can reach by torch.ops, if its tensors fit each other."""
+    steps = sizes.tolist()
+    check_sizes(steps)
+    check_rows(x, sum(steps))
+    hidden = check_layer(kind, x, x.shape[1], steps[0], h, c, weights, seed, noise)
+    return LayerCall(kind, noise, seed, hidden, steps, reverse)
+
+
+@torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
+def _layer(
+    x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+    b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor,
+    gate_scale: Tensor, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p)
+    noise = CellNoise.from_text(state, gate, True, state_scale, gate_scale)
+    return forward(_checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse), x, h0, c0, weights)
+
+
+@_layer.register_fake
+def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse):
+    rows, hidden = x.shape[0], w_hh.shape[1]
+    batch = h0.shape[0]
+    return (
+        x.new_empty(rows, hidden),
+        x.new_empty(batch, hidden),
+        x.new_empty(batch if kind == "lstm" else 0, hidden),
+        x.new_empty(rows, GATES[kind] * hidden),
+        x.new_empty(rows if GATES[kind] > 1 else 0, hidden),
+    )
+
+
+@torch.library.custom_op("noisyact::recurrent_layer_backward", mutates_args=())
+def _layer_backward(
+    dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, x: Tensor,
+    sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
+    p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
+    reverse: bool, wants_x: bool, wants_h0: bool,
+) -> list[Tensor]:  # fmt: skip
+    weights = LayerWeights(w_ih, w_hh, None, b_hh, p)
+    noise = CellNoise.from_text(state, gate, True, state_scale, gate_scale)
+    call = _checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse)
+    _check_kept(call, dh, dh_n, dc_n, h, gates, extra)
+    gradients = backward(call, (dh, dh_n, dc_n), (h, gates, extra), x, h0, c0, weights, wants_x, wants_h0)
+    # The results of an operator must not share memory.
+    return [x.new_empty(0) if g is None else g.clone() if g._is_view() else g for g in gradients]
+
+
+def _check_kept(call: LayerCall, *tensors: Tensor | None) -> None:
+    """Raise an error unless the gradients and the results of the forward pass have its sizes."""
+    rows, batch, hidden, gates = call.rows, call.batch, call.hidden, call.gates
+    wanted = {
+        "dh": (rows, hidden), "dh_n": (batch, hidden), "dc_n": (batch if call.kind == "lstm" else 0, hidden),
+        "h": (rows, hidden), "gates": (rows, gates * hidden), "extra": (rows if gates > 1 else 0, hidden),
+    }  # fmt: skip
+    for tensor, (name, shape) in zip(tensors, wanted.items(), strict=True):
+        if tensor is not None and (tensor.shape != shape or tensor.device.type != "cpu"):
+            raise MisfitError(f"{name} must be of shape {shape} on a CPU, not {tuple(tensor.shape)} on {tensor.device}")
+
+
+@_layer_backward.register_fake
+def _(dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, *settings):
+    hidden, wide, (*_, wants_x, wants_h0) = w_hh.shape[1], w_ih.shape[0], settings
+    return [
+        x.new_empty(x.shape if wants_x else 0),
+        x.new_empty(h0.shape if wants_h0 else 0),
+        x.new_empty(h0.shape),
+        x.new_empty(w_ih.shape),
+        x.new_empty(w_hh.shape),
+        x.new_empty(wide),
+        x.new_empty(wide),
+        x.new_empty(NONLINEARITIES[kind] * hidden),
+    ]
+
+
+def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse = inputs
+    h, _, _, gates, extra = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale)
+    ctx.settings = (kind, state, gate, reverse)
+
+
+def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any) -> tuple:
+    *saved, state_scale, gate_scale = ctx.saved_tensors
+    c0, w_ih, w_hh, b_hh, p, _ = saved[6:]
+    kind, state, gate, reverse = ctx.settings
+    wants_x, _, wants_h0, *_ = ctx.needs_input_grad
+    settings = (kind, state, gate, state_scale, gate_scale, reverse, wants_x, wants_h0)
+    gradients = _layer_backward(dh, dh_n, dc_n, *saved, *settings)
+    weights = LayerWeights(w_ih, w_hh, None, b_hh, p)
+    dx, *others = gradients_asked_for(gradients, wants_x, wants_h0, c0, weights)
+    return dx, None, *others, *([None] * 7)
+
+
+_layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
+_layer_backward.register_autograd(no_second_derivative("layer"))

@@ -1,0 +1,57 @@
+"""What one GPU call of stacked recurrent layers has besides its tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.recurrent.checks import check_sizes
+from noisyact.ops.recurrent.types import CellNoise
+
+__all__ = ["StackCall", "packed_rows", "stack_call"]
+
+
+class StackCall(NamedTuple):
+    """The settings of a call of layers above each other in one direction."""
+
+    kind: str
+    noise: CellNoise
+    seeds: Sequence[Tensor | None]
+    """One seed for each layer; None for the expectation."""
+    steps: int
+    batch: int
+    offsets: Tensor | None
+    """[steps + 1], int32: where each step's rows begin, and the end. None where every step has the whole batch."""
+    before: Tensor | None
+    """For each row the row of the h before it, as :func:`packed_rows` computes it."""
+    reverse: bool
+
+
+def stack_call(
+    kind: str, sizes: Sequence[int], seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool,
+    device: torch.device,
+) -> StackCall:  # fmt: skip
+    """The call for these rows at each step."""
+    batch = sizes[0]
+    offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, device)
+    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse)
+
+
+@functools.lru_cache(maxsize=8)
+def packed_rows(sizes: tuple[int, ...], reverse: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where each step's rows begin, int32; and for each row that of the h before it in ``[every h; the first h]``."""
+    check_sizes(sizes)
+    size = torch.tensor(sizes)
+    offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])
+    step = torch.repeat_interleave(torch.arange(len(sizes)), size)
+    place = torch.arange(int(offsets[-1])) - offsets[step]
+    other = step + 1 if reverse else step - 1
+    known = (other >= 0) & (other < len(sizes))
+    other = other.clamp(0, len(sizes) - 1)
+    known &= place < size[other]
+    before = torch.where(known, offsets[other], offsets[-1]) + place
+    return offsets.to(torch.int32).to(device), before.to(device)

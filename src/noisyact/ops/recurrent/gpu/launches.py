@@ -1,0 +1,312 @@
+"""The launches of the GPU kernels for one recurrent layer in one direction, and the buffers they write."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.recurrent.gpu.backward import backward_kernel
+from noisyact.ops.recurrent.gpu.call import StackCall
+from noisyact.ops.recurrent.gpu.forward import forward_kernel
+from noisyact.ops.recurrent.gpu.plan import Plan, Sizes
+from noisyact.ops.recurrent.gpu.settings import functions
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.ops.triton.launch import Launcher
+
+__all__ = [
+    "Backward",
+    "BackwardBuffers",
+    "Buffers",
+    "Forward",
+    "ProductsAsCudnn",
+    "backward_buffers",
+    "check_alarm",
+    "forward_buffers",
+    "layer_backward",
+    "layer_forward",
+]
+
+
+class ProductsAsCudnn:
+    """A context in which float32 products use TF32 where cuDNN would.
+
+    nn.LSTM follows cuDNN's switch, and torch.mm has another one. The switches are those of torch.backends, read without
+    its host overhead.
+    """
+
+    def __enter__(self) -> None:
+        self._before, wanted = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
+        self._changed = self._before != wanted
+        if self._changed:
+            torch._C._set_cublas_allow_tf32(wanted)
+
+    def __exit__(self, *error: object) -> None:
+        if self._changed:
+            torch._C._set_cublas_allow_tf32(self._before)
+
+
+_FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "KEEP_SCALES", "PRODUCT_MULTIPLE")
+_BACKWARD_FLAGS = (
+    "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
+    "PRODUCTS_MULTIPLE", "WANTS_X",
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _launcher(
+    kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, plan: Plan, precision: str, dtypes: tuple,
+    flags: tuple[int, ...],
+) -> Launcher:  # fmt: skip
+    names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
+    constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
+        "PERSISTENT": plan.persistent, "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident,
+        "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps,
+    }  # fmt: skip
+    if kernel is backward_kernel:
+        constants |= {"SLICES": plan.slices, "TEAM": plan.team}
+    if plan.persistent:
+        constants["launch_cooperative_grid"] = True
+    return Launcher(kernel, constants)
+
+
+def _precision() -> str:
+    return "tf32" if torch._C._get_cudnn_allow_tf32() else "ieee"
+
+
+@functools.cache
+def _alarm() -> Tensor:
+    """One number in the host's memory that a kernel can write."""
+    return torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
+
+
+def check_alarm() -> None:
+    """Raise an error if an earlier kernel gave up waiting."""
+    if _alarm().item():
+        _alarm().zero_()
+        raise RuntimeError(
+            "a recurrent GPU kernel gave up waiting for its other programs; the results since the last check are NaN. "
+            "Use backend='reference' on this device"
+        )
+
+
+class Buffers(NamedTuple):
+    """What the forward kernels of all layers write besides their outputs for each row."""
+
+    h_n: Tensor
+    """[layers, batch, H], the last h."""
+    c_n: Tensor | None
+    """[layers, batch, H], the LSTM's last c."""
+    exchange: Tensor
+    """[layers, numbers], zeros at first: through it the programs of a launch exchange h."""
+
+
+class BackwardBuffers(NamedTuple):
+    """What the backward kernels of all layers write."""
+
+    dgates: Tensor
+    """[rows, gates H]: the gradients of the pre-activations; in the GRU those of W_ih x, then those of W_hh h. All
+    layers share it: a layer's gradients have been used when those of the next are written.
+    """
+    sums: Tensor
+    """Sums over each block of the batch, float32. All layers share it."""
+    gradients: Sequence[Tensor]
+    """The gradients of p, b_ih and b_hh of each layer in turn; that of p is empty without p."""
+    exchange: Tensor
+    """[layers, numbers], zeros at first: through it the programs of a launch exchange gradients."""
+    dh0: Tensor | None
+    """[layers, batch, H], the gradient of the first h, if it is wanted."""
+    dc0: Tensor | None
+    """[layers, batch, H], the gradient of the LSTM's first c, if it is wanted."""
+
+
+class Forward(NamedTuple):
+    """What the layers of a forward call share."""
+
+    call: StackCall
+    plan: Plan
+    sizes: Sizes
+    h0: Tensor | None
+    """[layers, batch, H]; None for zeros."""
+    c0: Tensor | None
+    """[layers, batch, H]; None for zeros."""
+    keep: bool
+    """Whether backward will follow."""
+    kept: CellNoise | None
+    """Receives the scales that the kernels have used; None where nobody needs them."""
+    buffers: Buffers
+
+
+class Backward(NamedTuple):
+    """What the layers of a backward call share."""
+
+    call: StackCall
+    plan: Plan
+    sizes: Sizes
+    h0: Tensor | None
+    """[layers, batch, H]; None for zeros."""
+    c0: Tensor | None
+    """[layers, batch, H]; None for zeros."""
+    dh_n: Tensor | None
+    """[layers, batch, H], the gradient of the last h."""
+    dc_n: Tensor | None
+    """[layers, batch, H], the gradient of the LSTM's last c."""
+    wants_h0: bool
+    buffers: BackwardBuffers
+
+
+def _states(like: Tensor, layers: int, batch: int, hidden: int, plan: Plan) -> Tensor:
+    """In float32 where one launch hands them to the next."""
+    if plan.persistent:
+        return like.new_empty(layers, batch, hidden)
+    return torch.empty(layers, batch, hidden, dtype=torch.float32, device=like.device)
+
+
+def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: int, plan: Plan, sizes: Sizes) -> Buffers:
+    """Buffers for layers above each other."""
+    h_n = _states(like, layers, batch, hidden, plan)
+    c_n = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
+    return Buffers(h_n, c_n, like.new_zeros(layers, sizes.exchange))
+
+
+def backward_buffers(
+    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, plan: Plan, sizes: Sizes
+) -> BackwardBuffers:
+    """Buffers for layers above each other."""
+    gates = GATES[kind]
+    dgates = like.new_empty(like.shape[0], (6 if kind == "gru" else gates) * hidden)
+    count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
+    sums = torch.empty(sizes.blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
+    parts = [count * hidden, gates * hidden, gates * hidden]
+    gradients = like.new_empty(layers * sum(parts)).split_with_sizes(parts * layers)
+    dh0 = dc0 = None
+    if wants_h0 or not plan.persistent:
+        dh0 = _states(like, layers, batch, hidden, plan)
+        dc0 = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
+    return BackwardBuffers(dgates, sums, gradients, like.new_zeros(layers, sizes.exchange), dh0, dc0)
+
+
+def layer_forward(
+    run: Forward, index: int, x: Tensor, weights: LayerWeights, in_launch: bool, form: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer, as reference.layer with xi from the seed. The last h and c are in the buffers.
+
+    Args:
+        index: of the layer, among those that the states and buffers are for.
+        weights: contiguous, as x is if `in_launch`.
+        in_launch: whether the launch computes the input's product too.
+        form: the shape of every h without its last dimension: the number of rows, or steps and batch.
+
+    Returns: every h; and with `keep` what backward needs: the pre-activations, and the LSTM's c or the GRU's
+    W_hn h + b_hn.
+    """
+    (kind, noise, seeds, steps, batch, offsets, _, reverse), plan, sizes, h0, c0, keep, kept, buffers = run
+    w_ih, w_hh, b_ih, b_hh, p, _ = weights
+    seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
+    h_n, c_n, exchange = buffers
+    exchange = exchange if plan.resident else exchange[index]
+    inputs = multiple = 0
+    if in_launch:
+        inputs = x.shape[1]
+        multiple = math.gcd(8, hidden, inputs)
+        a = x.new_empty(x.shape[0], gates * hidden)
+    else:
+        a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
+    lines = sizes.programs * sizes.blocks * plan.units * (4 if gates > 1 else 1)
+    packed = None if plan.resident else x.new_empty(lines * sizes.padded)
+    y = x.new_empty(*form, hidden)
+    extra = x.new_empty(x.shape[0] if keep and gates > 1 else 0, hidden)
+    dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+    kept_scales = (None, None) if kept is None else (kept.gate_scale, kept.state_scale)
+
+    def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
+        flags = (
+            reverse, offsets is not None, h is not None, b_hh is not None, p is not None, keep, kept is not None,
+            multiple,
+        )  # fmt: skip
+        _launcher(
+            forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes,
+            flags,
+        )(
+            (sizes.programs * sizes.blocks,),
+            (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h, c, offsets, y,
+             extra, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None),
+            (index, first, last, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs),
+        )  # fmt: skip
+
+    if plan.persistent:
+        launch(0, steps, h0, c0)
+        return y, a, extra
+    if h0 is not None:
+        slot = sizes.blocks * plan.rows * sizes.padded
+        buffers.exchange[index, slot : 2 * slot].view(-1, sizes.padded)[:batch, :hidden] = h0[index]
+    for i in range(steps):
+        launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
+    return y, a, extra
+
+
+def layer_backward(
+    run: Backward, index: int, dy: Tensor | None, kept: Sequence[Tensor], weights: LayerWeights, x: Tensor | None,
+    wants_x: bool,
+) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of p (empty without p), of b_ih and of b_hh; and with x those of W_ih, W_hh and, if wanted, x.
+
+    The gradients of the pre-activations, of h0 and of c0 are in the buffers.
+
+    Args:
+        dy: the gradient of every h.
+        kept: the results of :func:`layer_forward`.
+        x: the input, where the launch computes the products too; else None.
+    """
+    (kind, noise, seeds, steps, batch, offsets, _, reverse), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers = run
+    (y, a, extra), p, w_hh = kept, weights.p, weights.w_hh
+    seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
+    dgates, sums, gradients, exchange, dh0, dc0 = buffers
+    exchange = exchange if plan.resident else exchange[index]
+    gradients = gradients[3 * index : 3 * index + 3]
+    out = gradients[0] if p is not None else gradients[1]
+    packed = None
+    if plan.team > 1:  # behind the weights the team's sums, in float32
+        lines = sizes.programs * sizes.blocks * plan.team * plan.units
+        packed = y.new_empty(lines * (sizes.slice + plan.rows * 4 // y.element_size()))
+    elif not plan.resident:
+        packed = y.new_empty(sizes.programs * sizes.blocks * plan.units * gates * sizes.padded)
+    w_ih = dw_ih = dw_hh = dx = None
+    inputs = multiple = 0
+    if x is not None:
+        inputs = x.shape[1]
+        multiple = math.gcd(8, hidden, inputs)
+        dw_ih, dw_hh = x.new_empty(gates * hidden, inputs), x.new_empty(gates * hidden, hidden)
+        w_ih, dx = (weights.w_ih, x.new_empty(x.shape)) if wants_x else (None, None)
+    dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+
+    def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
+        flags = (
+            reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
+            dc is not None, dh0 is not None, multiple, dx is not None,
+        )  # fmt: skip
+        _launcher(
+            backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes,
+            flags,
+        )(
+            (sizes.programs * sizes.blocks,),
+            (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
+             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx),
+            (index, first, last, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange,
+             inputs),
+        )  # fmt: skip
+
+    if plan.persistent:
+        launch(0, steps + wants_h0, dh_n, dc_n)
+        return gradients, dw_ih, dw_hh, dx
+    for i in range(steps + wants_h0):
+        launch(i, i + 1, dh_n if i == 0 else dh0, dc_n if i == 0 else dc0)
+    count, wide = NONLINEARITIES[kind] if p is not None else 0, 4 if gates > 1 else 1
+    dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
+    db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
+    together = torch.cat([dp, db_ih, db[: gates * hidden]])
+    return together.split_with_sizes([count * hidden, gates * hidden, gates * hidden]), None, None, None
