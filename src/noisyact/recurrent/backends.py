@@ -13,7 +13,7 @@ from noisyact.ops.dispatch import transformed
 from noisyact.ops.recurrent.gpu.plan import processors
 from noisyact.pairs import HardPair, Pair
 
-__all__ = ["BACKENDS", "backend_info", "choose"]
+__all__ = ["BACKENDS", "backend_info", "choose", "choose_uncached"]
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
 
@@ -25,22 +25,27 @@ def check(backend: str) -> str:
     return backend
 
 
-def choose(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool) -> str:
-    """ "cpu", "triton" or "reference" for a layer's or cell's input; a forced backend that cannot run raises.
+def choose_uncached(
+    backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool,
+    is_transformed: bool = False,
+) -> str:  # fmt: skip
+    """The backend of a layer or cell: "cpu", "triton" or "reference". A forced backend that cannot run raises an error.
+
+    torch.compile must call this one, since it warns of cached functions. All else calls :data:`choose`.
 
     Args:
-        xi: the noise is given, not a seed.
+        backend: "auto", or the backend that is forced.
+        device: of the input.
+        dtype: of the input.
+        hard: whether the functions are hard.
+        projection: whether the layer has a projection.
+        xi: whether the noise itself is given instead of a seed.
+        is_transformed: whether torch.func or forward-mode differentiation is at work.
     """
-    if not torch.compiler.is_compiling() and not transformed():
-        return _choose(backend, device, dtype, hard, projection, xi)
-    return _chosen(backend, device, dtype, hard, projection, xi)
-
-
-def _chosen(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool) -> str:
     name = _of_device(device) if backend == "auto" else backend
     if name == "reference":
         return name
-    obstacle = _obstacle(name, device, dtype, hard, projection, xi)
+    obstacle = _obstacle(name, device, dtype, hard, projection, xi, is_transformed)
     if obstacle is None:
         return name
     if backend != "auto":
@@ -48,7 +53,8 @@ def _chosen(backend: str, device: torch.device, dtype: torch.dtype, hard: bool, 
     return "reference"
 
 
-_choose = functools.lru_cache(maxsize=256)(_chosen)  # a small layer feels the rest at every call
+choose = functools.lru_cache(maxsize=256)(choose_uncached)
+"""As :func:`choose_uncached`, at less host overhead."""
 
 
 def _of_device(device: torch.device) -> str:
@@ -57,10 +63,10 @@ def _of_device(device: torch.device) -> str:
 
 
 def _obstacle(
-    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool
+    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool
 ) -> str | None:
     """Why a kernel cannot run; None if it can."""
-    if transformed():
+    if is_transformed:
         return "a torch.func transform or forward-mode differentiation is at work, in which no kernel takes part"
     if name == "triton":
         why = triton.obstacle(device)
@@ -76,7 +82,7 @@ def _obstacle(
         return "proj_size > 0: the kernel has no projection"
     if xi:
         return "xi is given, and the kernel takes a seed"
-    return "hard=False: the kernel has the hard functions alone" if name == "cpu" and not hard else None
+    return "hard=False: the kernel has only the hard functions" if name == "cpu" and not hard else None
 
 
 @constant
@@ -116,7 +122,8 @@ def _path(module: Any) -> str:
     if module.backend == "auto" and not module.hard and module.noise is None:
         return "torch's own layer, which this equals"
     weight = next(module.parameters())
-    arguments = (weight.device, weight.dtype, bool(module.hard), getattr(module, "proj_size", 0) > 0, False)
+    projection = getattr(module, "proj_size", 0) > 0
+    arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed())
     path = choose(str(module.backend), *arguments)
     if path == "cpu":
         return "the C kernel"
@@ -130,9 +137,9 @@ def _path_of_activation(module: Any) -> str:
     """For input on the module's device and of its parameter's dtype: an activation follows its input."""
     device, dtype = module.scale.device, torch.float32 if module.p is None else module.p.dtype
     if not isinstance(module.pair, HardPair):
-        return "torch operations: the kernels have piecewise linear functions alone"
+        return "torch operations: the kernels have only piecewise linear functions"
     name = _of_device(device)
-    why = _obstacle(name, device, dtype, hard=True, projection=False, xi=False)
+    why = _obstacle(name, device, dtype, True, False, False, transformed())
     if why is not None:
         return f"torch operations: {why}"
     return f"{'the C kernel' if name == 'cpu' else 'the Triton kernels'} for {str(dtype).removeprefix('torch.')} input"

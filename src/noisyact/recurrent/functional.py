@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisyact.noise import draw_seed, recurrent_normal
 from noisyact.ops.activation.reference import working_dtype
-from noisyact.ops.dispatch import plain, traced
+from noisyact.ops.dispatch import plain, traced, transformed
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.cell import cell
 from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
@@ -53,7 +53,10 @@ def run_layers(
         width = check_layer(kind, x, width, sizes[0], own_h, own_c, own, seeds[index], noise)
     if any((own.b_ih is None) != (own.b_hh is None) for own in weights):
         weights = [_with_both_biases(own) for own in weights]
-    path = backends.choose(backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None)
+    choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
+    path = choose(
+        backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None, transformed()
+    )  # fmt: skip
     if path == "triton" and x.numel() > 0 and not traced():
         layers = [
             own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
@@ -135,7 +138,10 @@ def run_cell(
         if given is not None and not given.is_floating_point():
             raise TypeError(f"{name} must be real floating point, not {given.dtype}")
     dtype = working_dtype(a.dtype)
-    path = backends.choose("auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None)
+    choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
+    path = choose(
+        "auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None, transformed()
+    )
     wide_a, wide_h = a.to(dtype), h.to(dtype)
     wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
     if path in ("cpu", "triton") and a.numel() > 0:
