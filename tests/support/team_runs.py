@@ -27,9 +27,11 @@ from torch import Tensor
 
 import noisyact as na
 from noisyact_lab.engine import distributed as teams
+from noisyact_lab.engine import experiment as experiments
 from noisyact_lab.engine.experiment import Experiment
 from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.caption.caption import CAPTION
 from noisyact_lab.experiments.execute.execute import EXECUTE
 from noisyact_lab.experiments.mnist import MNIST
@@ -68,9 +70,9 @@ class EvaluatedWithinAnEpoch(Words):
         self.evaluate_every = 8
 
 
-WORDS_OFTEN = Small(
-    dataclasses.replace(PTB_WORD, start=EvaluatedWithinAnEpoch), {**WORDS.changes, "epochs": 1, "bound": 0.5}
-)
+OFTEN = dataclasses.replace(PTB_WORD, name="ptb-word-often", start=EvaluatedWithinAnEpoch)
+experiments._PLACES[OFTEN.name] = f"{__name__}:OFTEN"
+WORDS_OFTEN = Small(OFTEN, {**WORDS.changes, "epochs": 1, "bound": 0.5})
 WORDS_WITH_DROPOUT = WORDS._replace(experiment=PTB_WORD_MEDIUM)
 CHARACTERS = Small(PTB_CHAR, {**tiny.PTB_CHAR, "epochs": 1, "evaluate_every": 4}, ("train_bpc", "valid_bpc"))
 SMALL_TRANSLATE = Small(TRANSLATE, tiny.TRANSLATE, ("train_nll", "valid_nll"))
@@ -113,7 +115,7 @@ def together(work: Callable[[teams.Team], None], kill_when: Callable[[], bool] |
 def train(small: Small, arm: str, out: Path, team: teams.Team) -> None:
     """A run; the second rank has another folder, which must stay as it is: the first alone keeps the record."""
     place = out if team.leads else out.with_name("untouched")
-    record = run(small.experiment, arm, "smoke", 3, place, device="cpu", changes=small.changes, team=team)
+    record = run(Job(small.experiment.name, arm, "smoke", 3, place, device="cpu", changes=small.changes), team=team)
     assert record["devices"] == RANKS
 
 
@@ -133,7 +135,7 @@ def equals_one_process(folder: Path, runs: list[tuple[Small, str]]) -> None:
 
     together(work)
     for (experiment, changes, recorded), arm in runs:
-        run(experiment, arm, "smoke", 3, folder / "one", device="cpu", changes=changes)
+        run(Job(experiment.name, arm, "smoke", 3, folder / "one", device="cpu", changes=changes))
         one, two = (weights(experiment, arm, folder / name) for name in ("one", "two"))
         assert one.keys() == two.keys()
         for name in one:
@@ -231,7 +233,7 @@ def finished_is_not_done_again(folder: Path) -> None:
     assert result.stat().st_mtime_ns == stamp
     assert read_json(result)["devices"] == RANKS
     with pytest.raises(ValueError, match="devices is 2 there and None here"):
-        run(UNIQUE, "nan", "smoke", 3, folder / "killed", device="cpu", changes=SMALL_UNIQUE.changes)
+        run(Job("unique", "nan", "smoke", 3, folder / "killed", device="cpu", changes=SMALL_UNIQUE.changes))
 
 
 def main(folder: Path) -> None:

@@ -13,7 +13,8 @@ import torch
 
 from noisyact_lab.engine.distributed import ALONE, Team, check_spreading, join, launch
 from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.mixture.mixture import MIXTURE
 from noisyact_lab.experiments.unique import UNIQUE, Settings, Unique
 
@@ -131,7 +132,7 @@ def test_what_cannot_be_spread_is_named(tmp_path, monkeypatch):
         check_spreading(MIXTURE)
     check_spreading(UNIQUE)
     with pytest.raises(ValueError, match="mixture runs on one device alone"):
-        run(MIXTURE, "tanh", "smoke", 0, tmp_path, device="cpu", team=TeamOfThree())
+        run(Job("mixture", "tanh", "smoke", 0, tmp_path, device="cpu"), team=TeamOfThree())
     with pytest.raises(ValueError, match="batch=16: must be a multiple of the 3 devices"):
         Unique(Settings(batch=16, test_sequences=10), 0, torch.device("cpu")).spread(TeamOfThree())
     for name in ("NODE_RANK", "MASTER_ADDR"):
