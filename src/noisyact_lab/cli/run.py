@@ -19,8 +19,8 @@ from noisyact_lab.cli.options import EXIT_CODES, RUNS, AsJson, Force, Log, Set, 
 from noisyact_lab.cli.progress import View
 
 if TYPE_CHECKING:
-    from noisyact_lab.engine.distributed import Team
     from noisyact_lab.engine.job import Job
+    from noisyact_lab.engine.process_group import ProcessGroup
 
 __all__ = ["app", "changes_of", "check_at_least", "ending", "name_of"]
 
@@ -54,6 +54,7 @@ def run_one(
     """Train one arm, or resume a killed run from its last checkpoint; a finished run is not done again."""
     _wait_without_spinning()
     from noisyact_lab.engine.job import Job
+    from noisyact_lab.engine.process_group import SINGLE_PROCESS
     from noisyact_lab.engine.run import run
 
     flags = {"arm": arm, "seed": seed, "preset": preset, "device": device, "out": out}
@@ -71,12 +72,13 @@ def run_one(
     check_at_least(0, seed=job.seed)
     check_at_least(1, devices=devices, num_nodes=num_nodes)
     job.check()
-    team = _team(job, devices, num_nodes)
-    if not team.leads:
-        run(job, team=team)
+    several = devices or num_nodes or "TORCHELASTIC_RUN_ID" in os.environ  # which torchrun sets
+    group = _process_group(job, devices, num_nodes) if several else SINGLE_PROCESS
+    if not group.is_first:
+        run(job, group=group)
         return
     with View(1, "runs") as view:
-        record = run(job, lambda done, total, _: view.at(name_of(job), done, total), team)
+        record = run(job, lambda done, total, _: view.at(name_of(job), done, total), group)
         view.ended(name_of(job), ending(job, record))
     if as_json:
         print_json(record)
@@ -149,7 +151,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     return content
 
 
-def _team(job: Job, devices: int | None, num_nodes: int | None) -> Team:
+def _process_group(job: Job, devices: int | None, num_nodes: int | None) -> ProcessGroup:
     """The processes that train the run, of which this is one.
 
     If several devices are asked for and torchrun has not started this process, the command is started again for each of

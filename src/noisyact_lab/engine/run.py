@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 
-from noisyact_lab.engine.distributed import ALONE, Team, check_spreading
+from noisyact_lab.engine.distributed import check_spreading
 from noisyact_lab.engine.experiment import Task
 from noisyact_lab.engine.folder import checkpoint, journal
 from noisyact_lab.engine.folder.files import Damaged, append_line, locked, remove_leftovers, write_json
 from noisyact_lab.engine.folder.journal import signature
 from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.logging.run_log import Logs
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.loops.cuda_graph import check_kernels
 
 __all__ = ["Progress", "run", "training"]
@@ -31,12 +32,12 @@ Progress = Callable[[int, int, dict[str, float]], None]
 """Called at the start and after every evaluation with the updates done, the updates in all and the last evaluation."""
 
 
-def run(job: Job, progress: Progress | None = None, team: Team = ALONE) -> dict[str, Any]:
+def run(job: Job, progress: Progress | None = None, group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
     """Train a job, or resume it from its last checkpoint; a finished job is not trained again unless forced.
 
     Returns: the record as in result.json. Its status is "finished", or "diverged" if a number stopped being finite.
     """
-    updates = training(job, progress, team)
+    updates = training(job, progress, group)
     while True:
         try:
             next(updates)
@@ -44,10 +45,12 @@ def run(job: Job, progress: Progress | None = None, team: Team = ALONE) -> dict[
             return end.value
 
 
-def training(job: Job, progress: Progress | None = None, team: Team = ALONE) -> Generator[None, None, dict[str, Any]]:
+def training(
+    job: Job, progress: Progress | None = None, group: ProcessGroup = SINGLE_PROCESS
+) -> Generator[None, None, dict[str, Any]]:
     """As :func:`run`, one update at a time: yields after each, and returns the record."""
-    if not job.log or not team.leads:
-        return (yield from _training(job, progress, team))
+    if not job.log or not group.is_first:
+        return (yield from _training(job, progress, group))
     logs = Logs(job.log, job.folder)
 
     def log(done: int, total: int, line: dict[str, float]) -> None:
@@ -56,7 +59,7 @@ def training(job: Job, progress: Progress | None = None, team: Team = ALONE) -> 
         logs.follow()
 
     try:
-        record = yield from _training(job, log, team)
+        record = yield from _training(job, log, group)
     except BaseException:
         logs.end(None)
         raise
@@ -64,28 +67,28 @@ def training(job: Job, progress: Progress | None = None, team: Team = ALONE) -> 
     return record
 
 
-def _training(job: Job, progress: Progress | None, team: Team) -> Generator[None, None, dict[str, Any]]:
-    folder, config = job.folder, job.config(team.size)
+def _training(job: Job, progress: Progress | None, group: ProcessGroup) -> Generator[None, None, dict[str, Any]]:
+    folder, config = job.folder, job.config(group.size)
     with contextlib.ExitStack() as held:
-        team.decided(lambda: held.enter_context(locked(folder)))
-        known = team.decided(lambda: journal.clear(folder) if job.force else journal.finished(folder, config))
+        group.on_first(lambda: held.enter_context(locked(folder)))
+        known = group.on_first(lambda: journal.clear(folder) if job.force else journal.finished(folder, config))
         if known is not None:
             return known
         began = time.monotonic()
         torch.manual_seed(job.seed)
-        task = job.definition.start(job.settings, job.seed, job.torch_device if team.device is None else team.device)
+        task = job.definition.start(job.settings, job.seed, job.torch_device if group.device is None else group.device)
         for name in ("updates", "evaluate_every"):
             if getattr(task, name) < 1:
                 raise ValueError(f"{job.experiment}: {name}={getattr(task, name)}: must be at least 1")
-        if team.size > 1:
+        if group.size > 1:
             check_spreading(job.definition, task)
-            task.spread(team)  # pyright: ignore[reportAttributeAccessIssue]
-        done, evaluations, seconds = team.decided(lambda: _resume(folder, config, task))
-        if done and team.size > 1:
-            checkpoint.restore(task, team.decided(lambda: checkpoint.state_of(task)))
-        team.reseed(job.seed, done)
-        status = yield from _train(task, job.seed, done, began - seconds, evaluations, folder, progress, team)
-        return team.decided(lambda: _ended(folder, config, task, status, evaluations))
+            task.spread(group)  # pyright: ignore[reportAttributeAccessIssue]
+        done, evaluations, seconds = group.on_first(lambda: _resume(folder, config, task))
+        if done and group.size > 1:
+            checkpoint.restore(task, group.on_first(lambda: checkpoint.state_of(task)))
+        group.reseed(job.seed, done)
+        status = yield from _train(task, job.seed, done, began - seconds, evaluations, folder, progress, group)
+        return group.on_first(lambda: _ended(folder, config, task, status, evaluations))
 
 
 def _resume(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list[dict[str, float]], float]:
@@ -142,7 +145,7 @@ def _ended(
 
 def _train(
     task: Task, seed: int, done: int, start: float, evaluations: list[dict[str, float]], folder: Path,
-    progress: Progress | None, team: Team,
+    progress: Progress | None, group: ProcessGroup,
 ) -> Generator[None, None, str]:  # fmt: skip
     if progress is not None:
         progress(done, task.updates, evaluations[-1] if evaluations else {})
@@ -154,19 +157,19 @@ def _train(
         if due and not _broken(line):
             line = {"update": count, **line, **task.evaluate(count)}
         if due:
-            line = team.decided(functools.partial(dict, line))  # what follows must be the same in all processes
+            line = group.on_first(functools.partial(dict, line))  # what follows must be the same in all processes
         broken = _broken(line)
         when = {"update": count, "seconds": round(time.monotonic() - start, 3), "at": round(time.time(), 3)}
         if broken:
             if torch.cuda.is_available():
                 check_kernels(torch.device("cuda"))
-            if team.leads:
+            if group.is_first:
                 append_line(folder / journal.TIMING, {**when, "diverged": broken})
             return "diverged"
         if due:
             evaluations.append(line)
-            team.decided(functools.partial(_keep, folder, task, evaluations, when))
-            team.reseed(seed, count)
+            group.on_first(functools.partial(_keep, folder, task, evaluations, when))
+            group.reseed(seed, count)
             if progress is not None:
                 progress(count, task.updates, line)
         yield
