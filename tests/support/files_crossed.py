@@ -1,7 +1,8 @@
-"""The files of the laboratory in which a function runs during one command, in the order of their first call.
+"""Prints the files in which a function runs during one command, in the order of their first call.
 
-A process is traced from its first import on, so nothing that was imported before is missed:
 python tests/support/files_crossed.py FOLDER
+
+A separate process, so that calls are seen from the first import on.
 """
 
 import os
@@ -19,8 +20,8 @@ COMMAND = (
     "epochs=1",
 )  # fmt: skip
 COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-ELSEWHERE = ("data", "models")
-"""Folders that do not count: where a walk through the code ends."""
+ROOMS = ("cli", "engine", "tasks", "experiments")
+"""The folders that count. Data, models and their loops are, like the library, where a walk through the code ends."""
 
 
 def crossed(folder: Path) -> list[str]:
@@ -35,7 +36,7 @@ def crossed(folder: Path) -> list[str]:
         # The body of a module or a class, and a comprehension in one, run at the import: these are no calls.
         if event == "call" and package in code.co_filename and code.co_flags & CO_NEWLOCALS:
             path = code.co_filename.rpartition(package)[2]
-            if code.co_name not in COMPREHENSIONS and Path(path).parts[0] not in ELSEWHERE:
+            if code.co_name not in COMPREHENSIONS and Path(path).parts[0] in ROOMS:
                 found.setdefault(path)
 
     threading.setprofile(called)

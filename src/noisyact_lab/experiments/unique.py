@@ -20,8 +20,8 @@ import noisyact as na
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.models.embedding import Embedding
 from noisyact_lab.tasks.annealed import AnnealedNoise
-from noisyact_lab.tasks.embedding import Embedding
 from noisyact_lab.tasks.milestones import at_parts, updates_to
 from noisyact_lab.tasks.random_batches import Draws
 

@@ -14,7 +14,7 @@ import noisyact as na
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact_lab.data.text import Corpus
 from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
-from noisyact_lab.tasks.embedding import Embedding
+from noisyact_lab.models.embedding import Embedding
 
 __all__ = ["Carried", "LanguageModel", "NoiseSettings", "columns", "continuation", "mean_nll", "perplexity"]
 
