@@ -6,7 +6,7 @@ from pathlib import Path
 
 from commands import SET, SMOKE, noisyact
 
-from noisyact_lab.engine.run import folder_of
+from noisyact_lab.engine.job import folder_of
 
 
 def place(out) -> Path:

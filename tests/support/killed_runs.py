@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from run_cases import kept
 
-from noisyact_lab.engine.run import folder_of, run
-from noisyact_lab.experiments.unique import UNIQUE
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 
 CHANGES = {"updates": 12, "evaluate_every": 2, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
@@ -31,7 +31,7 @@ def train(out: Path, die_at: int | None = None) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    run(UNIQUE, "nan-annealed", "smoke", 3, out, device="cpu", changes=CHANGES)
+    run(Job("unique", "nan-annealed", "smoke", 3, out, device="cpu", changes=CHANGES))
 
 
 def in_fork(out: Path, die_at: int | None = None, after: float | None = None) -> bool:
@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     drawn = random.Random(5)
     # In this process, not in a fork: what torch imports when it is first used is there in all forks then.
-    run(UNIQUE, "nan-annealed", "smoke", 3, folder / "whole", device="cpu", changes=CHANGES)
+    run(Job("unique", "nan-annealed", "smoke", 3, folder / "whole", device="cpu", changes=CHANGES))
     start = time.monotonic()
     assert in_fork(folder / "again")
     seconds = time.monotonic() - start

@@ -3,9 +3,9 @@
 import json
 import shutil
 
-from noisyact_lab.engine import registry
 from noisyact_lab.engine.folder.files import write_json, write_text
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 
 ATTACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 SVG = (
@@ -16,12 +16,11 @@ SVG = (
 
 def real_runs(out):
     """Unique count: an arm of three seeds, one of two, a run that diverged and one that never finished."""
-    unique = registry.load("unique")
     for arm, seeds in (("reference", 3), ("nan-annealed", 2)):
         for seed in range(seeds):
-            run(unique, arm, "smoke", seed, out, device="cpu")
-    run(unique, "hard", "smoke", 0, out, device="cpu", changes={"learning_rate": 1e30})
-    run(unique, "leak", "smoke", 0, out, device="cpu")
+            run(Job("unique", arm, "smoke", seed, out, device="cpu"))
+    run(Job("unique", "hard", "smoke", 0, out, device="cpu", changes={"learning_rate": 1e30}))
+    run(Job("unique", "leak", "smoke", 0, out, device="cpu"))
     partial = folder_of(out, "unique", "smoke", "leak", 0)
     (partial / "result.json").unlink()
     lines = (partial / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from noisyact_lab.engine.folder.files import read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 
 
 def kept(folder: Path) -> dict[str, bytes]:
@@ -26,7 +27,7 @@ def stopped_ends_as_whole(experiment, arm, out: Path, changes) -> Path:
             if count == stop:
                 raise KeyboardInterrupt
 
-        return run(experiment, arm, "smoke", 1, out / name, device="cpu", changes=changes, progress=progress)
+        return run(Job(experiment.name, arm, "smoke", 1, out / name, device="cpu", changes=changes), progress=progress)
 
     right = done("whole")
     whole, parts = (folder_of(out / name, experiment.name, "smoke", arm, 1) for name in ("whole", "parts"))

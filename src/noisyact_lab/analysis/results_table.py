@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from noisyact.text_table import text_table, wrapped
+from noisyact_lab.analysis.intervals import interval
 from noisyact_lab.analysis.throughput import Throughput, throughput_of
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.intervals import interval, is_finite
+from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
 __all__ = ["Estimate", "Row", "Table", "sweep_table_of", "table_of"]
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.intervals import is_finite
+from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
 __all__ = ["Throughput", "busy", "throughput_of"]
 

@@ -59,10 +59,10 @@ def table(rows: list[Row]) -> str:
 
 
 def _row(name: str, arm: str, turns: int, device: torch.device) -> Row:
-    from noisyact_lab.engine import registry
+    from noisyact_lab.engine.experiment import load_experiment
     from noisyact_lab.engine.folder import checkpoint
 
-    experiment = registry.load(name)
+    experiment = load_experiment(name)
     graph, plain = (experiment.start(experiment.effective(arm, "paper"), 0, device) for _ in range(2))
     plain.step = plain._step  # pyright: ignore[reportAttributeAccessIssue]
     found: list[list[float]] = [[] for _ in range(6)]

@@ -1,24 +1,72 @@
-"""The commands. What they need is imported inside them, so that ``--help`` is quick."""
+"""The application: all commands, and how errors, warnings and Ctrl-C in any of them are reported.
+
+Commands import what they need inside, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+import sys
 import textwrap
+import warnings
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from noisyact_lab.cli import data, generate, score, training, translate
-from noisyact_lab.cli.answers import EXIT_CODES, RUNS, AsJson, Commands, Out, Preset, print_json, width
+from noisyact_lab.cli import data, generate, many_runs, run, score, translate
+from noisyact_lab.cli.options import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, width
 
 __all__ = ["app"]
+
+
+class Commands(TyperGroup):
+    """All commands: errors and warnings of each are reported in the same way."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with warnings.catch_warnings(), _reported():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _show
+            return super().invoke(ctx)
+
+
+def _show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Show a warning without the line of the source that it comes from."""
+    print(f"noisyact: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """Report an error that a user can correct in one line, with an exit code; after Ctrl-C say how to resume."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader of the output has closed it: typer ends silently
+    except (ValueError, OSError) as error:
+        from noisyact_lab.engine.folder.files import Damaged, in_words
+
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of the processes of one run, one per machine reports it
+            print(f"noisyact: {in_words(error)}", file=sys.stderr)
+        failed = isinstance(error, (Damaged, OSError)) and not isinstance(error, FileNotFoundError)
+        raise typer.Exit(1 if failed else 2) from None
+    except KeyboardInterrupt:
+        again = shlex.join(["noisyact", *(word for word in sys.argv[1:] if word != "--force")])
+        print(f"\nstopped; what is done is kept. To go on: {again}", file=sys.stderr)
+        raise typer.Exit(130) from None
+
 
 app = typer.Typer(
     help="Rerun the experiments of 'Noisy Activation Functions' and measure the library." + EXIT_CODES,
     cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
 )  # fmt: skip
-app.add_typer(training.app)
+app.add_typer(run.app)
+app.add_typer(many_runs.app)
 app.add_typer(generate.app)
 app.add_typer(score.app)
 app.add_typer(translate.app)
@@ -45,7 +93,7 @@ def list_experiments(as_json: AsJson = False) -> None:
     """The experiments: what each reproduces, its arms, presets and data."""
     from noisyact.text_table import wrapped
     from noisyact_lab.data import locate
-    from noisyact_lab.engine import registry
+    from noisyact_lab.engine.experiment import experiment_names, load_experiment
 
     found = [
         {
@@ -55,7 +103,7 @@ def list_experiments(as_json: AsJson = False) -> None:
             ],
             "minutes": dict(e.minutes), "data": {name: locate.status(name) for name in e.data},
         }
-        for e in map(registry.load, registry.names())
+        for e in map(load_experiment, experiment_names())
     ]  # fmt: skip
     if as_json:
         print_json(found)
@@ -81,9 +129,9 @@ def table(
 ) -> None:
     """Print an experiment's table from the runs that are recorded."""
     from noisyact_lab.analysis.results_table import table_of
-    from noisyact_lab.engine import registry
+    from noisyact_lab.engine.experiment import load_experiment
 
-    found = table_of(registry.load(experiment), out, preset)
+    found = table_of(load_experiment(experiment), out, preset)
     if not out.is_dir():
         raise ValueError(f"--out {out}: there is no such folder")
     if as_json:

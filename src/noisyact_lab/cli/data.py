@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from noisyact_lab.cli.answers import AsJson, Preset, print_json, width
+from noisyact_lab.cli.options import AsJson, Preset, Set, print_json, width
 from noisyact_lab.cli.progress import View
+from noisyact_lab.cli.run import changes_of
 
 __all__ = ["app"]
 
@@ -75,12 +76,9 @@ def data_fetch(
 def data_prepare(
     experiment: Annotated[str, typer.Argument(help="translate: the one whose text is tokenised before")],
     preset: Preset = "short",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="change a setting; repeatable")
-    ] = None,
+    settings: Set = None,
 ) -> None:
     """Tokenise and pack the text of an experiment, once; the packed file is all that a machine that trains needs."""
-    from noisyact_lab.cli import changes
     from noisyact_lab.data.parallel import packed_path
     from noisyact_lab.engine.experiment import UnknownName
     from noisyact_lab.experiments.translate.settings import corpus_of
@@ -88,7 +86,7 @@ def data_prepare(
 
     if experiment != TRANSLATE.name:
         raise UnknownName("experiment", experiment, [TRANSLATE.name])
-    chosen = TRANSLATE.effective("reference", preset, changes.from_flags(settings or []))
+    chosen = TRANSLATE.effective("reference", preset, changes_of(settings or []))
     packed = corpus_of(chosen, lambda text: print(text, file=sys.stderr))
     for part, counts in packed.about["counts"].items():
         print(f"{part}: {counts['pairs']:,} pairs; left out: {counts['empty']} empty, {counts['too_long']} too long")

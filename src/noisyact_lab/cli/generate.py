@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_lab.cli.answers import AsJson, print_json
+from noisyact_lab.cli.options import AsJson, print_json
 
 __all__ = ["app"]
 
@@ -26,10 +26,10 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Draw text from a trained language model."""
-    from noisyact_lab.engine import registry
+    from noisyact_lab.engine.experiment import load_experiment
     from noisyact_lab.tasks.generate import generate as draw
 
-    drawn = draw(registry.load(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
+    drawn = draw(load_experiment(experiment), checkpoint, prompt, words=words, temperature=temperature, seed=seed)
     if as_json:
         print_json(dataclasses.asdict(drawn))
     else:

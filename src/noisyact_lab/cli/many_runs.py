@@ -1,42 +1,137 @@
-"""Many runs from the command line: what is checked before, what is seen of them, what is printed at the end."""
+"""The commands that train many runs, `reproduce` and `sweep`. What they need is imported inside; help is quick."""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noisyact_lab.cli.answers import print_json, width
+from noisyact_lab.cli.options import EXIT_CODES, RUNS, AsJson, Force, Log, Out, Preset, Set, print_json, width
 from noisyact_lab.cli.progress import View
+from noisyact_lab.cli.run import changes_of, check_at_least, ending, name_of
 
 if TYPE_CHECKING:
     from noisyact_lab.analysis.results_table import Table
     from noisyact_lab.engine.experiment import Experiment
-    from noisyact_lab.engine.parallel.processes import Event, Job, Outcome
+    from noisyact_lab.engine.job import Job
+    from noisyact_lab.engine.parallel.events import Event, Outcome
 
-__all__ = ["check", "do", "ending", "finish", "name_of", "number", "without_data"]
+__all__ = ["app"]
 
-_ENGINES = ("local", "ray")
+app = typer.Typer()
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        help="runs at once (default: one a CPU core; up to 8 on a GPU; as many as a cluster has cores or GPUs)"
+    ),
+]
+Seeds = Annotated[int, typer.Option(help="runs of each arm, with seeds 0, 1, ...")]
+Engine = Annotated[str, typer.Option(help="where the runs are done: local, or ray for a Ray cluster")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="of the Ray cluster, HOST:PORT or ray://HOST:PORT (default: RAY_ADDRESS, else one found or started here)"
+    ),
+]
 
 
-def check(jobs: list[Job], engine: str = "local") -> None:
-    """Whatever is wrong with any job is said before the first begins; on a cluster device and data are elsewhere."""
-    from noisyact_lab.engine import registry
-    from noisyact_lab.engine.logging import loggers
-    from noisyact_lab.engine.run import resolve
+@app.command("reproduce", epilog=EXIT_CODES)
+def reproduce(
+    experiments: Annotated[list[str] | None, typer.Argument(help="default: all; see: noisyact list")] = None,
+    preset: Preset = "short",
+    seeds: Seeds = 5,
+    arms: Annotated[str | None, typer.Option(help="only these, with commas between")] = None,
+    out: Out = RUNS,
+    jobs: Jobs = None,
+    device: Device = "auto",
+    settings: Set = None,
+    force: Force = False,
+    engine: Engine = "local",
+    address: Address = None,
+    log: Log = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do all arms and seeds of experiments, several at once, and print each one's table beside the paper's numbers."""
+    from noisyact_lab.analysis.results_table import table_of
+    from noisyact_lab.engine.experiment import experiment_names, load_experiment
+    from noisyact_lab.engine.job import Job
 
-    for job in jobs:
-        experiment = registry.load(job.experiment)
-        settings = experiment.effective(job.arm, job.preset, job.changes)
-        loggers.check(job.log)
-        if engine == "local":
-            resolve(job.device)
-            experiment.find_data(settings)
+    check_at_least(1, seeds=seeds, jobs=jobs)
+    chosen = [load_experiment(name) for name in dict.fromkeys(experiments or experiment_names())]
+    skipped = {} if experiments or engine != "local" else _without_data(chosen, preset)
+    chosen = [e for e in chosen if e.name not in skipped]
+    only = None if arms is None else list(dict.fromkeys(arms.split(",")))
+    changes = changes_of(settings or [])
+    todo = [
+        Job(e.name, arm, preset, seed, out, device, changes, force, tuple(log or ()))
+        for e in chosen
+        for arm in (only or [arm.name for arm in e.arms])
+        for seed in range(seeds)
+    ]
+    outcomes = _run_all(todo, jobs, engine, address)
+    _print([table_of(e, out, preset, only) for e in chosen], outcomes, as_json, skipped)
 
 
-def without_data(experiments: list[Experiment], preset: str) -> dict[str, str]:
-    """The experiments whose data are missing, and how to get them; they are named at once: the others take long."""
+@app.command("sweep", epilog=EXIT_CODES)
+def sweep(
+    experiment: Annotated[str, typer.Argument(help="see: noisyact list")],
+    arm: Annotated[str, typer.Option(help="see: noisyact list")],
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", metavar="NAME=V1,V2,...", help="values of a setting; repeatable: all combinations"),
+    ],
+    preset: Preset = "short",
+    seeds: Seeds = 5,
+    out: Out = RUNS,
+    jobs: Jobs = None,
+    device: Device = "auto",
+    force: Force = False,
+    engine: Engine = "local",
+    address: Address = None,
+    log: Log = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do one arm at several values of settings; each value's runs are kept in DIR/sweep/NAME=VALUE."""
+    from urllib.parse import quote
+
+    from noisyact_lab.analysis.results_table import sweep_table_of
+    from noisyact_lab.engine.experiment import load_experiment
+    from noisyact_lab.engine.job import Job
+
+    check_at_least(1, seeds=seeds, jobs=jobs)
+    chosen = load_experiment(experiment)
+    points = {",".join(f"{name}={value}" for name, value in point.items()): point for point in _combinations(settings)}
+    folders = {name: out / "sweep" / quote(name, safe="=,") for name in points}
+    todo = [
+        Job(experiment, arm, preset, seed, folders[name], device, point, force, tuple(log or ()))
+        for name, point in points.items()
+        for seed in range(seeds)
+    ]
+    outcomes = _run_all(todo, jobs, engine, address)
+    _print([sweep_table_of(chosen, arm, preset, list(folders.items()))], outcomes, as_json)
+
+
+def _combinations(flags: Sequence[str]) -> list[dict[str, str]]:
+    """Every combination of the values in flags ``--set name=v1,v2``.
+
+    >>> _combinations(["c=0.5,1", "hidden=16"])
+    [{'c': '0.5', 'hidden': '16'}, {'c': '1', 'hidden': '16'}]
+    """
+    lists = {}
+    for name, text in changes_of(flags).items():
+        lists[name] = text.split(",")
+        if "" in lists[name] or len(set(lists[name])) < len(lists[name]):
+            raise ValueError(f"--set {name}={text}: a value is empty or there twice")
+    return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+
+
+def _without_data(experiments: list[Experiment], preset: str) -> dict[str, str]:
+    """Name the experiments whose data are missing, at once since the others take long; returns how to get the data."""
     from noisyact_lab.data import locate
 
     skipped = {}
@@ -49,20 +144,10 @@ def without_data(experiments: list[Experiment], preset: str) -> dict[str, str]:
     return skipped
 
 
-def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -> list[Outcome]:
-    """Do the jobs with an engine, all of them in one view."""
-    from noisyact_lab.engine.experiment import UnknownName
-    from noisyact_lab.engine.parallel import mps, processes, streams
-    from noisyact_lab.engine.ray import cluster, runs
-    from noisyact_lab.engine.run import resolve
+def _run_all(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -> list[Outcome]:
+    """Do the jobs, and show their progress."""
+    from noisyact_lab.engine.many_runs import run_all
 
-    if engine not in _ENGINES:
-        raise UnknownName("engine", engine, _ENGINES)
-    if engine == "ray":
-        cluster.check_installed()
-    elif address is not None:
-        raise ValueError(f"--address {address}: is for --engine ray")
-    check(jobs, engine)
     with View(len(jobs), "runs") as view:
 
         def watch(job: Job, event: Event) -> None:
@@ -72,21 +157,13 @@ def do(jobs: list[Job], at_once: int | None, engine: str, address: str | None) -
             elif event.kind == "warning":
                 view.say(f"{name}: warning: {event.text}")
             else:
-                view.ended(name, f"FAILED: {event.text}" if event.record is None else ending(event.record))
+                view.ended(name, f"FAILED: {event.text}" if event.record is None else ending(job, event.record))
 
-        if engine == "ray":
-            return runs.run_all(jobs, at_once, watch, address=address)
-        on_gpu = any(resolve(job.device).type == "cuda" for job in jobs)
-        if on_gpu and mps.serves():
-            mps.prepare()
-            return processes.run_all(jobs, at_once or min(mps.MOST, _cores()), watch)
-        if on_gpu and at_once != 1:
-            return streams.run_all(jobs, at_once or streams.MOST, watch)
-        return processes.run_all(jobs, at_once or _cores(), watch)
+        return run_all(jobs, at_once, watch, engine, address)
 
 
-def finish(tables: list[Table], outcomes: list[Outcome], as_json: bool, skipped: dict[str, str] | None = None) -> None:
-    """Print the tables, what failed and what was skipped."""
+def _print(tables: list[Table], outcomes: list[Outcome], as_json: bool, skipped: dict[str, str] | None = None) -> None:
+    """Print the tables, the failed runs and the skipped experiments."""
     left_out = [{"experiment": name, "reason": reason} for name, reason in (skipped or {}).items()]
     failed = [outcome for outcome in outcomes if outcome.record is None]
     if as_json:
@@ -100,33 +177,3 @@ def finish(tables: list[Table], outcomes: list[Outcome], as_json: bool, skipped:
         print(f"SKIPPED {entry['experiment']}: {entry['reason']}", file=sys.stderr)
     if failed or left_out:
         raise typer.Exit(1 if failed else 3)
-
-
-def name_of(job: Job) -> str:
-    """A job as the view has it."""
-    point = "".join(f" {name}={value}" for name, value in job.changes.items())
-    return f"{job.experiment} {job.arm} seed {job.seed}{point}"
-
-
-def ending(record: dict[str, Any]) -> str:
-    """How a run ended, in a few words."""
-    from noisyact_lab.engine import registry
-
-    metric = registry.load(record["experiment"]).metric
-    value = record["result"].get(metric)
-    return record["status"] + ("" if record["status"] == "diverged" else f", {metric} {number(value)}")
-
-
-def number(value: float | None) -> str:
-    """A number of a result.
-
-    >>> number(31.1234567), number(None)
-    ('31.1235', 'not reached')
-    """
-    return "not reached" if value is None else f"{value:.6g}"
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

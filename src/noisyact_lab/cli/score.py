@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_lab.cli.answers import RUNS, AsJson, print_json
+from noisyact_lab.cli.options import RUNS, AsJson, print_json
 
 __all__ = ["app"]
 

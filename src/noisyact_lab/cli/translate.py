@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_lab.cli.answers import AsJson, print_json
+from noisyact_lab.cli.options import AsJson, print_json
 
 __all__ = ["app"]
 
@@ -28,7 +28,7 @@ def translate(
 ) -> None:  # fmt: skip
     """Translate English into French with a trained model, a line each."""
     from noisyact_lab.data.text import lines as lines_of
-    from noisyact_lab.engine.run import resolve
+    from noisyact_lab.engine.job import resolve
     from noisyact_lab.experiments.translate.from_run import translate_text
 
     if text and file is not None:

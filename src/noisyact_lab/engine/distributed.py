@@ -1,8 +1,8 @@
-"""The processes that train one run together, each on a device of its own, by Lightning Fabric under torchrun.
+"""One run on several devices: a process for each, started by torchrun and connected by Lightning Fabric.
 
-Every process holds the whole model and takes its part of each batch; the gradients are averaged over the processes, so
-an update is that of the whole batch. All of them draw the same batches; the noise of each is its own. The first keeps
-the record.
+Every process has the whole model and takes its share of each batch. The gradients are averaged over the processes, so
+an update is that of the whole batch. All processes draw the same batches and different noise. The first one writes the
+run's files.
 """
 
 from __future__ import annotations
@@ -19,70 +19,19 @@ from torch.utils._pytree import tree_map_only
 
 from noisyact.extras import how_to_install
 from noisyact_lab.engine.experiment import Experiment, Task
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 
-__all__ = ["ALONE", "ProcessFailed", "Spreading", "Team", "check_spreading", "join", "launch", "started_by_torchrun"]
+__all__ = ["ProcessFailed", "Spreading", "check_spreading", "join", "launch", "started_by_torchrun"]
 
 _T = TypeVar("_T")
 _TORCHRUN_LOGGER = "torch.distributed.elastic"
 
 
-class Team:
-    """A team of one, to which all this is nothing; see :func:`join` for one of several."""
-
-    rank = 0
-    size = 1
-    device: torch.device | None = None
-    """That of this process, where there are others."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process is the one that keeps the record."""
-        return self.rank == 0
-
-    def averaged(self, module: nn.Module) -> nn.Module:
-        """The module as it is to be called in training: its gradients become the means over the team."""
-        return module
-
-    def backward(self, loss: Tensor) -> None:
-        """In place of ``loss.backward()``."""
-        loss.backward()
-
-    def share(self, batch: Tensor, dim: int = 0) -> Tensor:
-        """This process's part of a batch."""
-        return batch
-
-    def check_even(self, experiment: str, batch: int) -> None:
-        """Raise an error for a batch that cannot be shared out evenly."""
-        if batch % self.size:
-            raise ValueError(f"{experiment}: batch={batch}: must be a multiple of the {self.size} devices")
-
-    def whole(self, share: Tensor, dim: int = 0) -> Tensor:
-        """The parts of all processes, put together again."""
-        return share
-
-    def mean(self, number: Tensor) -> Tensor:
-        """The mean of a number over the team."""
-        return number
-
-    def decided(self, decide: Callable[[], _T]) -> _T:
-        """What the first process decides, told to all; tensors come on the CPU. So is what a user can put right."""
-        return decide()
-
-    def reseed(self, seed: int, update: int) -> None:
-        """Give this process random numbers of its own, dropout's too; those of the first stay as they are.
-
-        They follow from seed and update alone: a checkpoint has the generators of the first process only.
-        """
-
-
-ALONE = Team()
-
-
 @runtime_checkable
 class Spreading(Protocol):
-    """A task that can be spread over a team."""
+    """A task that can be spread over a group."""
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """From now on take this process's share of every batch, and average the gradients.
 
         Called once, before a checkpoint is loaded. A batch that cannot be shared out evenly is a ValueError.
@@ -97,8 +46,8 @@ def check_spreading(experiment: Experiment, task: Task | None = None) -> None:
         raise ValueError(f"{experiment.name} runs on one device alone: its task cannot share out its batches")
 
 
-class _FabricTeam(Team):
-    """A team of several."""
+class _FabricProcesses(ProcessGroup):
+    """Several processes."""
 
     def __init__(self, fabric: Any) -> None:
         self._fabric = fabric
@@ -116,21 +65,21 @@ class _FabricTeam(Team):
         part = batch.shape[dim] // self.size
         return batch.narrow(dim, self.rank * part, part)
 
-    def whole(self, share: Tensor, dim: int = 0) -> Tensor:
+    def all_gather(self, share: Tensor, dim: int = 0) -> Tensor:
         share = share.contiguous()
         parts = [torch.empty_like(share) for _ in range(self.size)]
-        torch.distributed.all_gather(parts, share)  # Fabric's own goes by a function that torch gives up
+        torch.distributed.all_gather(parts, share)  # Fabric's calls a function that torch deprecates
         return torch.cat(parts, dim)
 
     def mean(self, number: Tensor) -> Tensor:
         return self._fabric.all_reduce(number.clone(), reduce_op="mean")
 
-    def decided(self, decide: Callable[[], _T]) -> _T:
+    def on_first(self, compute: Callable[[], _T]) -> _T:
         made, error = None, None
-        if self.leads:
+        if self.is_first:
             try:
-                made = tree_map_only(Tensor, lambda tensor: tensor.cpu(), decide())
-            except (OSError, ValueError) as raised:  # the others would only see that the connection is lost
+                made = tree_map_only(Tensor, lambda tensor: tensor.cpu(), compute())
+            except (OSError, ValueError) as raised:  # else the others would only see a lost connection
                 error = raised
         made, error = self._fabric.broadcast((made, error))
         if error is not None:
@@ -138,7 +87,7 @@ class _FabricTeam(Team):
         return made  # pyright: ignore[reportReturnType]
 
     def reseed(self, seed: int, update: int) -> None:
-        if not self.leads:
+        if not self.is_first:
             torch.manual_seed(((seed + 1) * 1_000_003 + update) * 1_000_003 + self.rank)
 
 
@@ -147,16 +96,16 @@ def started_by_torchrun() -> bool:
     return torch.distributed.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
 
 
-def join(device: torch.device, devices: int | None = None, num_nodes: int | None = None) -> Team:
-    """The team that torchrun started this process for; a team of one where it did not.
+def join(device: torch.device, devices: int | None = None, num_nodes: int | None = None) -> ProcessGroup:
+    """The processes that torchrun started with this one; a single process if it did not start this one.
 
     Args:
-        device: its type is that of all processes.
-        devices: on each machine, if that was asked for; torchrun must have started as many.
-        num_nodes: machines, likewise.
+        device: all processes have a device of this type.
+        devices: how many there should be on each machine; an error unless torchrun has started as many.
+        num_nodes: how many machines there should be, likewise.
     """
     if not started_by_torchrun():
-        return ALONE
+        return SINGLE_PROCESS
     size, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     for flag, asked, there in (("--devices", devices, here), ("--num-nodes", num_nodes, size // here)):
         if asked is not None and asked != there:
@@ -165,9 +114,9 @@ def join(device: torch.device, devices: int | None = None, num_nodes: int | None
         raise ValueError(f"--devices {here}: there are {torch.cuda.device_count()} GPUs here")
     fabric = _fabric()(accelerator=device.type, devices=here, num_nodes=size // here, strategy="ddp")
     fabric.launch()
-    # Ctrl-C comes to all processes: they end as killed, which a run survives, and the one that started them says so.
+    # Ctrl-C reaches all processes: they end as if killed, and the process that started them reports it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _FabricTeam(fabric)
+    return _FabricProcesses(fabric)
 
 
 def _fabric() -> Any:
@@ -175,18 +124,18 @@ def _fabric() -> Any:
         from lightning.fabric import Fabric
     except ImportError as error:
         raise ValueError(f"several devices need Lightning: {how_to_install('lightning')}") from error
-    for name in ("lightning.fabric", "lightning.pytorch"):  # they would say that all processes are there
+    for name in ("lightning.fabric", "lightning.pytorch"):  # else they report that all processes have started
         logging.getLogger(name).setLevel(logging.WARNING)
     return Fabric
 
 
 class ProcessFailed(RuntimeError):
-    """A process of a team failed, and the others were ended; `code` is its exit code."""
+    """One of the processes failed, and the others were ended; `code` is its exit code."""
 
     def __init__(self, rank: int, size: int, code: int) -> None:
         super().__init__(
             f"process {rank} of {size} (counted from 0) failed with exit code {code}; all were ended. What is done is "
-            "kept: the same command goes on from there"
+            "kept: the same command resumes from there"
         )
         self.code = code
 
@@ -194,13 +143,13 @@ class ProcessFailed(RuntimeError):
 def launch(devices: int, num_nodes: int, arguments: Sequence[str]) -> None:
     """Run this command in a process for each device of this machine, and wait for all; one that fails ends all.
 
-    It is torchrun that starts them. With several machines the same command is to be given on each, with the environment
-    variables NODE_RANK (0, 1, ...), and MASTER_ADDR and MASTER_PORT, those of the machine with rank 0.
+    With several machines, give the same command on each, with the environment variables NODE_RANK (0, 1, ...), and
+    MASTER_ADDR and MASTER_PORT of the machine with rank 0.
 
     Args:
-        devices: on this machine.
-        num_nodes: machines.
-        arguments: of the command ``noisyact``.
+        devices: how many of this machine.
+        num_nodes: how many machines.
+        arguments: those of the command ``noisyact``.
     """
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -213,7 +162,7 @@ def launch(devices: int, num_nodes: int, arguments: Sequence[str]) -> None:
             raise ValueError(f"--num-nodes {num_nodes} needs the environment variables {', '.join(missing)}")
         rank, address, port = (os.environ[name] for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT"))
         where = [f"--nnodes={num_nodes}", f"--node-rank={rank}", f"--master-addr={address}", f"--master-port={port}"]
-    logging.getLogger(_TORCHRUN_LOGGER).setLevel(logging.CRITICAL)  # what it has to say is said below, in one line
+    logging.getLogger(_TORCHRUN_LOGGER).setLevel(logging.CRITICAL)  # what it reports is reported below, in one line
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
     command = [*where, f"--nproc-per-node={devices}", "-m", "noisyact_lab", *arguments]
     try:

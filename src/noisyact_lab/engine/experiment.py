@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +13,22 @@ import torch
 
 from noisyact_lab.data import locate
 
-__all__ = ["Arm", "Experiment", "Task", "UnknownName", "check_at_least"]
+__all__ = ["Arm", "Experiment", "Task", "UnknownName", "check_at_least", "experiment_names", "load_experiment"]
 
 PRESETS = ("smoke", "short", "paper")
 """Sizes of an experiment: seconds on a CPU; minutes on a CPU; the paper's own."""
+_PLACES = {
+    "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
+    "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
+    "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
+    "mnist": "noisyact_lab.experiments.mnist:MNIST",
+    "unique": "noisyact_lab.experiments.unique:UNIQUE",
+    "ptb-word": "noisyact_lab.experiments.ptb_word:PTB_WORD",
+    "ptb-word-medium": "noisyact_lab.experiments.ptb_word:PTB_WORD_MEDIUM",
+    "ptb-char": "noisyact_lab.experiments.ptb_char:PTB_CHAR",
+    "recall": "noisyact_lab.experiments.recall:RECALL",
+    "translate": "noisyact_lab.experiments.translate.translate:TRANSLATE",
+}
 
 
 class UnknownName(ValueError):
@@ -158,6 +171,23 @@ class Experiment:
             return
         for name in self.data:
             locate.find(name)
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments."""
+    return list(_PLACES)
+
+
+def load_experiment(name: str) -> Experiment:
+    """Import the experiment of that name.
+
+    >>> load_experiment("unique").metric
+    'test_error'
+    """
+    if name not in _PLACES:
+        raise UnknownName("experiment", name, experiment_names())
+    module, attribute = _PLACES[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _converted(what: str, value: Any, wanted: Any) -> Any:

@@ -1,70 +1,43 @@
-"""One run of one arm: its folder, its training loop, its record.
+"""The training loop of a run, which resumes from the last checkpoint in the run's folder.
 
-The folder has `config.json` (every effective setting), `metrics.jsonl` (one line an evaluation), `timing.jsonl` (when),
-`checkpoints/`, and at the end `result.json`, the numbers with their signature; `samples.json` and `pictures/`, of a
-task that has such.
+Beside the records and the checkpoints the folder has `samples.json` and `pictures/`, if the task makes such.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from noisyact_lab.engine.distributed import ALONE, Team, check_spreading
-from noisyact_lab.engine.experiment import Experiment, Task, UnknownName
+from noisyact_lab.engine.distributed import check_spreading
+from noisyact_lab.engine.experiment import Task
 from noisyact_lab.engine.folder import checkpoint, journal
-from noisyact_lab.engine.folder.files import (
-    Damaged,
-    alone_in,
-    append_line,
-    read_json,
-    remove,
-    remove_leftovers,
-    write_json,
-)
-from noisyact_lab.engine.folder.provenance import signature
-from noisyact_lab.engine.intervals import is_finite
+from noisyact_lab.engine.folder.files import Damaged, append_line, locked, remove_leftovers, write_json
+from noisyact_lab.engine.folder.journal import signature
+from noisyact_lab.engine.job import Job
+from noisyact_lab.engine.logging.run_log import Logs
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.loops.cuda_graph import check_kernels
 
-__all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "to_end", "training"]
-
-DEVICES = ("auto", "cpu", "cuda")
+__all__ = ["Progress", "run", "training"]
 
 Progress = Callable[[int, int, dict[str, float]], None]
-"""Called at the start and after every evaluation: the updates done, those in all, and the last evaluation."""
+"""Called at the start and after every evaluation with the updates done, the updates in all and the last evaluation."""
 
 
-def folder_of(out: Path, experiment: str, preset: str, arm: str, seed: int) -> Path:
-    """Where a run is kept."""
-    return out / experiment / preset / arm / f"seed-{seed}"
+def run(job: Job, progress: Progress | None = None, group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
+    """Train a job, or resume it from its last checkpoint; a finished job is not trained again unless forced.
 
-
-def run(
-    experiment: Experiment, arm: str, preset: str, seed: int, out: Path, *, device: str = "auto",
-    changes: Mapping[str, Any] | None = None, force: bool = False, progress: Progress | None = None, team: Team = ALONE,
-) -> dict[str, Any]:  # fmt: skip
-    """Train one arm, or go on where a killed run stopped; a finished run is not done again unless forced.
-
-    Returns: the record as in result.json. Its status is "finished", or "diverged" for a run that stopped being finite.
+    Returns: the record as in result.json. Its status is "finished", or "diverged" if a number stopped being finite.
     """
-    updates = training(
-        experiment, arm, preset, seed, out, device=device, changes=changes, force=force, progress=progress, team=team
-    )
-    return to_end(updates)
-
-
-def to_end(updates: Generator[None, None, dict[str, Any]]) -> dict[str, Any]:
-    """Do all updates of a training; returns its record."""
+    updates = training(job, progress, group)
     while True:
         try:
             next(updates)
@@ -73,52 +46,63 @@ def to_end(updates: Generator[None, None, dict[str, Any]]) -> dict[str, Any]:
 
 
 def training(
-    experiment: Experiment, arm: str, preset: str, seed: int, out: Path, *, device: str = "auto",
-    changes: Mapping[str, Any] | None = None, force: bool = False, progress: Progress | None = None, team: Team = ALONE,
-) -> Generator[None, None, dict[str, Any]]:  # fmt: skip
+    job: Job, progress: Progress | None = None, group: ProcessGroup = SINGLE_PROCESS
+) -> Generator[None, None, dict[str, Any]]:
     """As :func:`run`, one update at a time: yields after each, and returns the record."""
-    settings = experiment.effective(arm, preset, changes)
-    chosen = resolve(device) if team.device is None else team.device
-    folder = folder_of(out, experiment.name, preset, arm, seed)
-    config = {
-        "experiment": experiment.name, "arm": arm, "preset": preset, "seed": seed, "device": chosen.type,
-        **({"devices": team.size} if team.size > 1 else {}), "settings": dataclasses.asdict(settings),
-    }  # fmt: skip
-    config = json.loads(json.dumps(config))  # as it will be read: a tuple comes back as a list
+    if not job.log or not group.is_first:
+        return (yield from _training(job, progress, group))
+    logs = Logs(job.log, job.folder)
+
+    def log(done: int, total: int, line: dict[str, float]) -> None:
+        if progress is not None:
+            progress(done, total, line)
+        logs.follow()
+
+    try:
+        record = yield from _training(job, log, group)
+    except BaseException:
+        logs.end(None)
+        raise
+    logs.end(record)
+    return record
+
+
+def _training(job: Job, progress: Progress | None, group: ProcessGroup) -> Generator[None, None, dict[str, Any]]:
+    folder, config = job.folder, job.config(group.size)
     with contextlib.ExitStack() as held:
-        team.decided(lambda: held.enter_context(alone_in(folder)))
-        known = team.decided(lambda: _known(folder, config, force))
+        group.on_first(lambda: held.enter_context(locked(folder)))
+        known = group.on_first(lambda: journal.clear(folder) if job.force else journal.finished(folder, config))
         if known is not None:
             return known
         began = time.monotonic()
-        torch.manual_seed(seed)
-        task = experiment.start(settings, seed, chosen)
+        torch.manual_seed(job.seed)
+        task = job.definition.start(job.settings, job.seed, job.torch_device if group.device is None else group.device)
         for name in ("updates", "evaluate_every"):
             if getattr(task, name) < 1:
-                raise ValueError(f"{experiment.name}: {name}={getattr(task, name)}: must be at least 1")
-        if team.size > 1:
-            check_spreading(experiment, task)
-            task.spread(team)  # pyright: ignore[reportAttributeAccessIssue]
-        done, evaluations, seconds = team.decided(lambda: _begun(folder, config, task))
-        if done and team.size > 1:
-            checkpoint.restore(task, team.decided(lambda: checkpoint.state_of(task)))
-        team.reseed(seed, done)
-        status = yield from _train(task, seed, done, began - seconds, evaluations, folder, progress, team)
-        return team.decided(lambda: _ended(folder, config, task, status, evaluations))
+                raise ValueError(f"{job.experiment}: {name}={getattr(task, name)}: must be at least 1")
+        if group.size > 1:
+            check_spreading(job.definition, task)
+            task.spread(group)  # pyright: ignore[reportAttributeAccessIssue]
+        done, evaluations, seconds = group.on_first(lambda: _resume(folder, config, task))
+        if done and group.size > 1:
+            checkpoint.restore(task, group.on_first(lambda: checkpoint.state_of(task)))
+        group.reseed(job.seed, done)
+        status = yield from _train(task, job.seed, done, began - seconds, evaluations, folder, progress, group)
+        return group.on_first(lambda: _ended(folder, config, task, status, evaluations))
 
 
-def _begun(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list[dict[str, float]], float]:
-    """Bring the task to where the run stopped: the updates done, their evaluations and the seconds they took."""
+def _resume(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list[dict[str, float]], float]:
+    """Bring the task to where the run stopped. Returns: the updates done, their evaluations and the seconds taken."""
     remove_leftovers(folder)
-    write_json(folder / "config.json", config)  # now that a task could be made of it
-    done, evaluations, timing = _stopped(folder, task)
-    checkpoint.tidy(folder / "checkpoints", done)  # after a kill in the last save there is no other that would
+    write_json(folder / "config.json", config)  # only now: these settings do make a task
+    done, evaluations, timing = _last_usable(folder, task)
+    checkpoint.tidy(folder / "checkpoints", done)  # a kill during the last save leaves files behind
     journal.rewrite(folder, evaluations, timing)  # what was recorded after the checkpoint will be recorded again
     return done, evaluations, timing[-1]["seconds"] if timing else 0.0
 
 
-def _stopped(folder: Path, task: Task) -> tuple[int, journal.Lines, journal.Lines]:
-    """Bring the task to the last checkpoint that is whole and whose records are: its updates, evaluations and times."""
+def _last_usable(folder: Path, task: Task) -> tuple[int, journal.Lines, journal.Lines]:
+    """Bring the task to the last intact checkpoint with intact records; returns its update, evaluations and times."""
     changed: Damaged | None = None
     found = checkpoint.paths(folder / "checkpoints")
     for path, state in checkpoint.whole(found):
@@ -136,7 +120,7 @@ def _stopped(folder: Path, task: Task) -> tuple[int, journal.Lines, journal.Line
                 stacklevel=2,
             )
         return done, evaluations, timing
-    if changed is not None:  # the checkpoints are whole: they are not given up for a file that may be somewhere still
+    if changed is not None:  # the checkpoints are intact: do not discard them for a file that may be restored
         raise changed
     if found:
         warnings.warn(f"{folder}: its checkpoints cannot be used; the run starts again from update 0", stacklevel=2)
@@ -159,67 +143,9 @@ def _ended(
     return record
 
 
-def resolve(device: str) -> torch.device:
-    """The device of that name; "auto" is the GPU where there is one."""
-    if device not in DEVICES:
-        raise UnknownName("device", device, DEVICES)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda': there is none here; allowed are auto, cpu")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-
-
-def clear(folder: Path) -> None:
-    """Remove a run, with what its loggers keep of it."""
-    # The settings last: until the checkpoints are gone they say whose those are.
-    for name in ("checkpoints", "logs", "pictures", "result.json", "samples.json", *journal.FILES, "config.json"):
-        remove(folder / name)
-
-
-def _known(folder: Path, config: dict[str, Any], force: bool) -> dict[str, Any] | None:
-    """The record of a finished run; an unfinished one must have been begun with the same settings."""
-    if force:
-        clear(folder)
-        return None
-    finished, path = (folder / "result.json").exists(), folder / "config.json"
-    if path.exists():
-        before = read_json(path, dict)
-        if before != config:
-            raise ValueError(
-                f"{folder} has a run with other settings ({_differences(before, config)}); use --force to do it again, "
-                "or another --out"
-            )
-    elif finished or checkpoint.paths(folder / "checkpoints"):
-        raise Damaged(path, "it is gone, so it is not known what settings the run had")
-    return _finished(folder / "result.json", config) if finished else None
-
-
-def _finished(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The record of a finished run, if it is one."""
-    record = read_json(path, dict)
-    if {name: record.get(name) for name in config} != config:
-        raise Damaged(path, "its settings are not those of config.json")
-    if record.get("status") not in ("finished", "diverged"):
-        raise Damaged(path, f"its status is {record.get('status')!r}, neither 'finished' nor 'diverged'")
-    numbers = record.get("result")
-    if not isinstance(numbers, dict) or not all(value is None or is_finite(value) for value in numbers.values()):
-        raise Damaged(path, "its result is not a number for each name")
-    return record
-
-
-def _differences(before: dict[str, Any], config: dict[str, Any]) -> str:
-    flat = [{**{k: v for k, v in c.items() if k != "settings"}, **_settings(c)} for c in (before, config)]
-    names = [name for name in {**flat[0], **flat[1]} if flat[0].get(name) != flat[1].get(name)]
-    return ", ".join(f"{name} is {flat[0].get(name)} there and {flat[1].get(name)} here" for name in names)
-
-
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    settings = config.get("settings")
-    return settings if isinstance(settings, dict) else {"settings": settings}
-
-
 def _train(
     task: Task, seed: int, done: int, start: float, evaluations: list[dict[str, float]], folder: Path,
-    progress: Progress | None, team: Team,
+    progress: Progress | None, group: ProcessGroup,
 ) -> Generator[None, None, str]:  # fmt: skip
     if progress is not None:
         progress(done, task.updates, evaluations[-1] if evaluations else {})
@@ -231,19 +157,19 @@ def _train(
         if due and not _broken(line):
             line = {"update": count, **line, **task.evaluate(count)}
         if due:
-            line = team.decided(functools.partial(dict, line))  # all go the way of the first
+            line = group.on_first(functools.partial(dict, line))  # what follows must be the same in all processes
         broken = _broken(line)
         when = {"update": count, "seconds": round(time.monotonic() - start, 3), "at": round(time.time(), 3)}
         if broken:
             if torch.cuda.is_available():
                 check_kernels(torch.device("cuda"))
-            if team.leads:
+            if group.is_first:
                 append_line(folder / journal.TIMING, {**when, "diverged": broken})
             return "diverged"
         if due:
             evaluations.append(line)
-            team.decided(functools.partial(_keep, folder, task, evaluations, when))
-            team.reseed(seed, count)
+            group.on_first(functools.partial(_keep, folder, task, evaluations, when))
+            group.reseed(seed, count)
             if progress is not None:
                 progress(count, task.updates, line)
         yield

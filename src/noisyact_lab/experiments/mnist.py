@@ -25,8 +25,8 @@ from noisyact_lab.data import idx
 from noisyact_lab.data.catalog import dataset
 from noisyact_lab.data.locate import file_in, find
 from noisyact_lab.data.verify import verify
-from noisyact_lab.engine.distributed import ALONE, Team
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.tasks.milestones import updates_to
 
@@ -141,13 +141,13 @@ class Digits:
         self.generators: dict[str, torch.Generator] = {}
         self.memory: dict[str, Any] = {}
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
-        self.team, self.trained = ALONE, self.model
+        self.group, self.trained = SINGLE_PROCESS, self.model
         self.step = captured(self._step, [labels])
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Share out the images of each batch."""
-        team.check_even("mnist", self.settings.batch)
-        self.team, self.trained, self.step = team, team.averaged(self.model), self._step
+        group.check_even("mnist", self.settings.batch)
+        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
 
     def _batch(self, index: int) -> Tensor:
         """Which images update `index` sees. Follows from seed and index alone, so a resumed run sees the same."""
@@ -160,15 +160,15 @@ class Digits:
 
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of RMSProp."""
-        loss = self.step(self.team.share(self._batch(index)))
+        loss = self.step(self.group.share(self._batch(index)))
         recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": self.team.mean(loss).item()} if recorded else {}
+        return {"loss": self.group.mean(loss).item()} if recorded else {}
 
     def _step(self, chosen: Tensor) -> Tensor:
         images, labels = self.train
         loss = F.cross_entropy(self.trained(images[chosen]), labels[chosen])
         self.optimizer.zero_grad()
-        self.team.backward(loss)
+        self.group.backward(loss)
         self.optimizer.step()
         return loss.detach()
 

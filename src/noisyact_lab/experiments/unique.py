@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
-from noisyact_lab.engine.distributed import ALONE, Team
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.models.embedding import Embedding
 from noisyact_lab.tasks.annealed import AnnealedNoise
-from noisyact_lab.tasks.embedding import Embedding
 from noisyact_lab.tasks.milestones import at_parts, updates_to
 from noisyact_lab.tasks.random_batches import Draws
 
@@ -106,14 +106,14 @@ class Unique:
         x, unique = sequences(settings.test_sequences, settings.length, settings.values, test)
         self.test_x, self.test_unique = x.to(device), unique.to(device)
         self.batches = Draws(self._draw, self.updates, self.evaluate_every, device)
-        self.team, self.trained = ALONE, self.model
+        self.group, self.trained = SINGLE_PROCESS, self.model
         self.step = captured(self._step, [self.test_x])
         self._c: float | None = None
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Share out the sequences of each batch."""
-        team.check_even("unique", self.settings.batch)
-        self.team, self.trained, self.step = team, team.averaged(self.model), self._step
+        group.check_even("unique", self.settings.batch)
+        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
 
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
@@ -121,14 +121,14 @@ class Unique:
         if self.settings.scheme is not None and c != self._c:
             na.set_noise_scale(self.model, c)
             self._c = c
-        loss = self.step(self.team.share(self.batches.at(index), dim=1))
+        loss = self.step(self.group.share(self.batches.at(index), dim=1))
         recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": self.team.mean(loss).item(), "c": c} if recorded else {}
+        return {"loss": self.group.mean(loss).item(), "c": c} if recorded else {}
 
     def _step(self, x: Tensor) -> Tensor:
         loss = F.cross_entropy(self.trained(x), different(x, self.settings.values))
         self.optimizer.zero_grad()
-        self.team.backward(loss)
+        self.group.backward(loss)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
         self.optimizer.step()
         return loss.detach()

@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from noisyact_lab.analysis.results_table import Row, Table, sweep_table_of, table_of
-from noisyact_lab.engine import registry
-from noisyact_lab.engine.experiment import PRESETS, Experiment
-from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.intervals import is_finite
+from noisyact_lab.engine.experiment import PRESETS, Experiment, experiment_names, load_experiment
+from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
 __all__ = ["ArmRuns", "Picture", "Run", "Samples", "Section", "embedded", "sections", "strangers"]
 
@@ -100,12 +98,12 @@ class Section:
 def sections(out: Path) -> list[Section]:
     """Every experiment and preset that has runs below `out`, and then the sweeps there."""
     found = []
-    for name in registry.names():
+    for name in experiment_names():
         for preset in reversed(PRESETS):  # the largest, which says most, first
             if any(out.glob(f"{name}/{preset}/*/seed-*")):
-                found.append(_section_of(registry.load(name), preset, out))
+                found.append(_section_of(load_experiment(name), preset, out))
     for name, preset, arm in _sweeps(out):
-        experiment = registry.load(name)
+        experiment = load_experiment(name)
         points = [(unquote(path.name), path) for path in _folders(out / "sweep")]
         table = sweep_table_of(experiment, arm, preset, points)
         places = [path / name / preset / arm for _, path in points]
@@ -117,7 +115,7 @@ def sections(out: Path) -> list[Section]:
 
 def strangers(out: Path) -> list[str]:
     """Folders of runs below `out` that are of no experiment, preset or arm there is, and so are not shown."""
-    known = {name: [arm.name for arm in registry.load(name).arms] for name in registry.names()}
+    known = {name: [arm.name for arm in load_experiment(name).arms] for name in experiment_names()}
     unknown = set()
     for path in out.glob("*/*/*/seed-*"):
         name, preset, arm = path.relative_to(out).parts[:3]
@@ -163,7 +161,7 @@ def _section(
 def _sweeps(out: Path) -> list[tuple[str, str, str]]:
     """Experiment, preset and arm of each sweep."""
     found = {path.relative_to(out).parts[2:5] for path in out.glob("sweep/*/*/*/*/seed-*")}
-    known = {name: [arm.name for arm in registry.load(name).arms] for name in registry.names()}
+    known = {name: [arm.name for arm in load_experiment(name).arms] for name in experiment_names()}
     return sorted((n, p, a) for n, p, a in found if p in PRESETS and a in known.get(n, ()))
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from noisyact_lab.engine import registry
-from noisyact_lab.engine.experiment import Experiment
+from noisyact_lab.engine.experiment import Experiment, experiment_names, load_experiment
 from noisyact_lab.engine.folder import checkpoint
 from noisyact_lab.engine.folder.files import read_json
 from noisyact_lab.tasks.language_model import continuation
@@ -86,7 +85,7 @@ def state_of_run(folder: Path, experiment: str) -> tuple[dict[str, Any], dict[st
 def _trained(experiment: Experiment, folder: Path) -> tuple[dict[str, Any], Reader, int]:
     """The settings of a run, its task with the weights of a checkpoint, and the updates they had seen."""
     if not _reads(experiment):
-        allowed = ", ".join(name for name in registry.names() if _reads(registry.load(name)))
+        allowed = ", ".join(name for name in experiment_names() if _reads(load_experiment(name)))
         raise ValueError(f"experiment {experiment.name!r} has no model that could speak; allowed are {allowed}")
     config, state = state_of_run(folder, experiment.name)
     try:

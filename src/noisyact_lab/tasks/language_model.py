@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import noisyact as na
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact_lab.data.text import Corpus
-from noisyact_lab.engine.distributed import ALONE, Team
-from noisyact_lab.tasks.embedding import Embedding
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
+from noisyact_lab.models.embedding import Embedding
 
 __all__ = ["Carried", "LanguageModel", "NoiseSettings", "columns", "continuation", "mean_nll", "perplexity"]
 
@@ -94,25 +94,25 @@ class LanguageModel(nn.Module):
 class Carried(nn.Module):
     """The state of recurrent layers from one update to the next; a module, so that a checkpoint has it.
 
-    In a team each process has the whole, but writes the state of its own columns alone, until all is gathered.
+    In a group each process has the whole, but writes the state of its own columns alone, until all is gathered.
     """
 
     def __init__(self, recurrent: NoisyRecurrent, batch: int) -> None:
         super().__init__()
         parts = 2 if recurrent.kind == "lstm" else 1
         self.register_buffer("parts", torch.zeros(parts, recurrent.num_layers, batch, recurrent.hidden_size))
-        self._team = ALONE
+        self._group = SINGLE_PROCESS
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """From now on carry the state of this process's columns."""
-        self._team = team
+        self._group = group
 
     def gather(self) -> None:
-        """Put the columns of the whole team into their places, as a checkpoint must have them."""
-        self.get_buffer("parts").copy_(self._team.whole(self._mine(), dim=2))
+        """Put the columns of the whole group into their places, as a checkpoint must have them."""
+        self.get_buffer("parts").copy_(self._group.all_gather(self._mine(), dim=2))
 
     def _mine(self) -> Tensor:
-        return self._team.share(self.get_buffer("parts"), dim=2)  # a view: what is written there is in its place
+        return self._group.share(self.get_buffer("parts"), dim=2)  # a view: what is written there is in its place
 
     def state(self) -> Any:
         """As the layers take it: (h, c), or h alone."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact_lab.data.text import Corpus
-from noisyact_lab.engine.distributed import ALONE, Team
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.tasks.language_model import Carried, LanguageModel, columns, continuation
 
@@ -69,15 +69,15 @@ class Reader:
         self.generators: dict[str, torch.Generator] = {}
         self.memory: dict[str, Any] = {}
         self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
-        self.team, self.trained = ALONE, model
+        self.group, self.trained = SINGLE_PROCESS, model
         self._captured = captured(self._step, (self.train,))
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Share out the columns: each process reads its own, and carries their state."""
-        team.check_even(self.name, self.train.shape[1])
-        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
-        self.train = team.share(self.train, dim=1)
-        self.carried.spread(team)
+        group.check_even(self.name, self.train.shape[1])
+        self.group, self.trained, self._captured = group, group.averaged(self.model), self._step
+        self.train = group.share(self.train, dim=1)
+        self.carried.spread(group)
 
     def update(self, index: int) -> dict[str, float]:
         """The next rows, one step of the optimiser."""
@@ -96,7 +96,7 @@ class Reader:
         logits, state = self.trained(window[:-1], self.carried.state())
         nll = F.cross_entropy(logits.flatten(0, 1), window[1:].flatten())
         self.optimizer.zero_grad()
-        self.team.backward(self.steps * nll)  # Zaremba et al. sum over the steps, which matters to the clipping
+        self.group.backward(self.steps * nll)  # Zaremba et al. sum over the steps, which matters to the clipping
         nn.utils.clip_grad_norm_(self.model.parameters(), self.max_gradient_norm)
         self.optimizer.step()
         self.carried.keep(state)
@@ -104,7 +104,7 @@ class Reader:
 
     def train_nll(self) -> float:
         """The mean loss of the updates since the last call, in nats, with the noise and while the weights changed."""
-        mean = self.team.mean(self._nll).item() / self._since
+        mean = self.group.mean(self._nll).item() / self._since
         self._nll.zero_()
         self._since = 0
         return mean

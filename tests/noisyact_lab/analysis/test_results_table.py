@@ -7,7 +7,7 @@ import pytest
 
 from noisyact_lab.analysis.results_table import Estimate, sweep_table_of, table_of
 from noisyact_lab.engine.folder.files import write_json, write_lines
-from noisyact_lab.engine.run import folder_of
+from noisyact_lab.engine.job import folder_of
 from noisyact_lab.experiments.ptb_word import PTB_WORD
 from noisyact_lab.experiments.unique import UNIQUE
 

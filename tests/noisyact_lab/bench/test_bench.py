@@ -7,7 +7,7 @@ import torch
 
 from noisyact_lab.bench import activations, attention, search, updates
 from noisyact_lab.bench.__main__ import main
-from noisyact_lab.engine.folder.provenance import commit
+from noisyact_lab.engine.folder.journal import commit
 from noisyact_lab.loops import deferred_leaf
 
 

@@ -11,9 +11,8 @@ import pytest
 from commands import SET, SMOKE, TINY, noisyact
 
 from noisyact_lab.cli.progress import View
-from noisyact_lab.engine import registry
 from noisyact_lab.engine.folder.files import read_lines
-from noisyact_lab.engine.run import folder_of
+from noisyact_lab.engine.job import folder_of
 from noisyact_lab.report import figures
 
 
@@ -169,7 +168,7 @@ def test_of_all_experiments_those_without_data_are_skipped(tmp_path, monkeypatch
     """They are named with how to get the data, the others are done, and the exit code says it."""
     monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(registry, "names", lambda: ["mnist", "unique"])
+    monkeypatch.setattr("noisyact_lab.engine.experiment.experiment_names", lambda: ["mnist", "unique"])
     command = ["reproduce", "--arms", "nan", "--seeds", "1", *SMOKE, *SET, "--out", tmp_path / "out", "--json"]
     done = noisyact(*command, code=3)
     said = json.loads(done.stdout)

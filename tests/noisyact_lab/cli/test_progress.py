@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from noisyact_lab.cli.forecast import Forecast
-from noisyact_lab.cli.progress import View
+from noisyact_lab.cli.progress import Forecast, View
 
 
 @pytest.fixture(name="clock")

@@ -14,8 +14,8 @@ from commands import SET, SMOKE, noisyact
 from damaged_cases import place, train
 from run_cases import kept
 
+from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.parallel import streams
-from noisyact_lab.engine.parallel.processes import Job
 
 RUN = [sys.executable, "-m", "noisyact_lab", "run", "unique", "--arm", "nan", *SMOKE, *SET, "--out"]
 

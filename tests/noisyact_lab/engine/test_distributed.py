@@ -11,24 +11,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from noisyact_lab.engine.distributed import ALONE, Team, check_spreading, join, launch
+from noisyact_lab.engine.distributed import check_spreading, join, launch
 from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.mixture.mixture import MIXTURE
 from noisyact_lab.experiments.unique import UNIQUE, Settings, Unique
 
 pytest.importorskip("lightning")
 
 
-class TeamOfThree(Team):
-    """What a task sees of a team before anything is sent."""
+class ThreeProcesses(ProcessGroup):
+    """What a task sees of three processes before anything is sent."""
 
     rank, size = 1, 3
 
 
 def test_two_processes(tmp_path):
-    """Gradients, noise, record and resuming; see team_runs.py."""
-    script = Path(__file__).parents[2] / "support" / "team_runs.py"
+    """Gradients, noise, record and resuming; see distributed_runs.py."""
+    script = Path(__file__).parents[2] / "support" / "distributed_runs.py"
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -116,13 +118,13 @@ def _rank_one_of(parent: int) -> int:
 
 def test_alone_nothing_changes():
     x, loss = torch.arange(6.0).reshape(2, 3), torch.ones((), requires_grad=True)
-    assert join(torch.device("cpu")) is ALONE
-    assert ALONE.leads
-    assert ALONE.share(x, dim=1) is ALONE.whole(x, dim=1) is x
-    assert ALONE.mean(loss) is loss
-    assert ALONE.decided(lambda: 3) == 3
+    assert join(torch.device("cpu")) is SINGLE_PROCESS
+    assert SINGLE_PROCESS.is_first
+    assert SINGLE_PROCESS.share(x, dim=1) is SINGLE_PROCESS.all_gather(x, dim=1) is x
+    assert SINGLE_PROCESS.mean(loss) is loss
+    assert SINGLE_PROCESS.on_first(lambda: 3) == 3
     before = torch.get_rng_state()
-    ALONE.reseed(0, 0)
+    SINGLE_PROCESS.reseed(0, 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -131,9 +133,9 @@ def test_what_cannot_be_spread_is_named(tmp_path, monkeypatch):
         check_spreading(MIXTURE)
     check_spreading(UNIQUE)
     with pytest.raises(ValueError, match="mixture runs on one device alone"):
-        run(MIXTURE, "tanh", "smoke", 0, tmp_path, device="cpu", team=TeamOfThree())
+        run(Job("mixture", "tanh", "smoke", 0, tmp_path, device="cpu"), group=ThreeProcesses())
     with pytest.raises(ValueError, match="batch=16: must be a multiple of the 3 devices"):
-        Unique(Settings(batch=16, test_sequences=10), 0, torch.device("cpu")).spread(TeamOfThree())
+        Unique(Settings(batch=16, test_sequences=10), 0, torch.device("cpu")).spread(ThreeProcesses())
     for name in ("NODE_RANK", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MASTER_PORT", "1")

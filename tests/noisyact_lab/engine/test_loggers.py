@@ -13,8 +13,10 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.util import tensor_util
 
 from noisyact_lab.engine.folder.files import read_json, read_lines
+from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.logging import loggers
-from noisyact_lab.engine.parallel.processes import Job, run_all
+from noisyact_lab.engine.parallel.processes import run_all
+from noisyact_lab.engine.run import run
 
 TINY = {"updates": 12, "evaluate_every": 2, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
@@ -35,9 +37,9 @@ def do_in_two_parts(todo: Job) -> dict:
             raise Stopped
 
     with pytest.raises(Stopped):
-        todo.do(stop)
+        run(todo, stop)
     assert [line["update"] for line in read_lines(todo.folder / "metrics.jsonl")] == [2, 4, 6, 8]
-    return todo.do()
+    return run(todo)
 
 
 def points(folder: Path) -> list[tuple[str, int, float]]:
@@ -80,7 +82,7 @@ def test_tensorboard_has_every_point_once(tmp_path):
     reached = {name: value for name, value in record["result"].items() if value is not None}
     assert {step for _, step, _ in result} == {12}
     assert sorted(value for *_, value in result) == pytest.approx(sorted(reached.values()))
-    job(tmp_path / "plain").do()
+    run(job(tmp_path / "plain"))
     assert run_files(todo.folder) == run_files(job(tmp_path / "plain").folder)
     assert not (job(tmp_path / "plain").folder / "logs").exists()
 
@@ -112,23 +114,23 @@ def test_a_folder_for_all_runs(tmp_path):
 
 
 def test_a_finished_run_is_logged_later_and_once(tmp_path):
-    job(tmp_path).do()
+    run(job(tmp_path))
     todo = job(tmp_path, "tensorboard")
-    todo.do()
+    run(todo)
     (path,) = todo.folder.glob("logs/events*")
     assert len(points(path.parent)) == 18 + 3
     stamp = path.stat().st_mtime_ns
-    todo.do()
+    run(todo)
     assert [p.stat().st_mtime_ns for p in todo.folder.glob("logs/events*")] == [stamp]
 
 
 def test_a_forced_run_is_another(tmp_path):
     todo = job(tmp_path, "tensorboard")
-    todo.do()
+    run(todo)
     before = read_json(todo.folder / "logs" / "loggers.json")
-    job(tmp_path, force=True).do()
+    run(job(tmp_path, force=True))
     assert not (todo.folder / "logs").exists()
-    todo.do()
+    run(todo)
     after = read_json(todo.folder / "logs" / "loggers.json")
     assert before["id"] != after["id"]
     assert before["finished"] == after["finished"] == ["tensorboard"]
@@ -159,11 +161,11 @@ def test_a_logger_that_fails_is_given_up_and_the_run_goes_on(tmp_path, monkeypat
     with pytest.warns(
         UserWarning, match="logger 'broken' is given up, the run goes on: ConnectionError: the server is"
     ):
-        todo.do()
+        run(todo)
     assert calls == {"start": ["start"], "log": ["start", "log"], "finish": ["start"] + 6 * ["log"] + ["finish"]}[where]
     assert read_json(todo.folder / "logs" / "loggers.json")["finished"] == ["tensorboard"]
     assert len(points(todo.folder / "logs")) == 18 + 3
-    job(tmp_path / "b").do()
+    run(job(tmp_path / "b"))
     assert run_files(todo.folder) == run_files(job(tmp_path / "b").folder)
 
 
@@ -174,7 +176,7 @@ def test_what_a_logger_prints_is_not_in_the_results(tmp_path, monkeypatch, capsy
             return super().start(config, folder, identity)
 
     monkeypatch.setitem(loggers.LOGGERS, "loud", Loud)
-    job(tmp_path, "loud").do()
+    run(job(tmp_path, "loud"))
     said = capsys.readouterr()
     assert said.out == ""
     assert "advertisement" in said.err
@@ -296,4 +298,4 @@ def test_mlflow_in_a_file(tmp_path):
 def test_mlflow_whose_server_is_gone(tmp_path):
     todo = job(tmp_path, "mlflow:http://127.0.0.1:9")
     with pytest.warns(UserWarning, match="logger 'mlflow:http://127.0.0.1:9' is given up"):
-        assert todo.do()["status"] == "finished"
+        assert run(todo)["status"] == "finished"

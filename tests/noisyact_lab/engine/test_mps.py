@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from noisyact_lab.cli import many_runs as cli_grid
+from noisyact_lab.engine.job import Job
+from noisyact_lab.engine.many_runs import run_all
 from noisyact_lab.engine.parallel import mps, processes, streams
-from noisyact_lab.engine.parallel.processes import Job
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def test_it_serves_where_its_control_process_has_a_socket(pipes):
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_runs_on_a_gpu_are_processes_where_it_serves_and_lanes_elsewhere(pipes, monkeypatch, served):
+def test_runs_on_a_gpu_are_processes_where_it_serves_and_streams_elsewhere(pipes, monkeypatch, served):
     if served:
         serve()
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     asked = []
     monkeypatch.setattr("noisyact_lab.engine.run.torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(processes, "run_all", lambda jobs, at_once, watch: asked.append(("processes", at_once)) or [])
-    monkeypatch.setattr(streams, "run_all", lambda jobs, at_once, watch: asked.append(("lanes", at_once)) or [])
-    cli_grid.do([Job("unique", "nan", "smoke", 0, pipes, "cuda")], 5, "local", None)
-    assert asked == [("processes" if served else "lanes", 5)]
+    monkeypatch.setattr(streams, "run_all", lambda jobs, at_once, watch: asked.append(("streams", at_once)) or [])
+    run_all([Job("unique", "nan", "smoke", 0, pipes, "cuda")], 5)
+    assert asked == [("processes" if served else "streams", 5)]
     assert os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == ("2" if served else None)
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)

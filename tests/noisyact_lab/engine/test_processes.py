@@ -13,16 +13,17 @@ import torch
 from run_cases import kept
 
 from noisyact_lab.engine.folder import checkpoint
-from noisyact_lab.engine.folder.files import alone_in, read_lines
-from noisyact_lab.engine.parallel.processes import Job, run_all
-from noisyact_lab.engine.run import folder_of, run
-from noisyact_lab.experiments.unique import UNIQUE, Settings, Unique
+from noisyact_lab.engine.folder.files import locked, read_lines
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.parallel.processes import run_all
+from noisyact_lab.engine.run import run
+from noisyact_lab.experiments.unique import Settings, Unique
 
 TINY = {"updates": 12, "evaluate_every": 2, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
 
-def do(out, changes=None, **more):
-    return run(UNIQUE, "nan", "smoke", 0, out, device="cpu", changes={**TINY, **(changes or {})}, **more)
+def do(out, changes=None, progress=None, force=False):
+    return run(Job("unique", "nan", "smoke", 0, out, "cpu", {**TINY, **(changes or {})}, force), progress)
 
 
 def place(out) -> Path:
@@ -107,7 +108,7 @@ def test_diverged_is_recorded_and_kept(tmp_path):
 
 
 def test_one_process_a_run(tmp_path):
-    with alone_in(place(tmp_path)), pytest.raises(ValueError, match="another process is at work here"):
+    with locked(place(tmp_path)), pytest.raises(ValueError, match="another process is at work here"):
         do(tmp_path)
     do(tmp_path)
 
@@ -191,7 +192,7 @@ def test_nothing_is_lost_with_the_parent(tmp_path):
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run(UNIQUE, "nan", "smoke", 1, tmp_path / "whole", device="cpu", changes=changes)
+        run(Job("unique", "nan", "smoke", 1, tmp_path / "whole", device="cpu", changes=changes))
     finally:
         torch.set_num_threads(torch_threads)
     assert kept(folders[1]) == kept(folder_of(tmp_path / "whole", "unique", "smoke", "nan", 1))

@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 import noisyact
-from noisyact_lab.engine.folder.provenance import commit
+import noisyact_lab
+from noisyact_lab.engine.folder.journal import commit
 
 
 @pytest.fixture
@@ -21,7 +22,8 @@ def package(tmp_path, monkeypatch):
     file = tmp_path / "package" / "__init__.py"
     file.parent.mkdir()
     file.write_text("a = 1\n")
-    monkeypatch.setattr(noisyact, "__file__", str(file))
+    for package in (noisyact, noisyact_lab):
+        monkeypatch.setattr(package, "__file__", str(file))
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "first")
     return file, git
@@ -41,6 +43,7 @@ def test_a_package_installed_below_another_checkout_has_no_commit(package):
 
 
 def test_a_package_in_no_checkout_has_no_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr(noisyact, "__file__", str(tmp_path / "__init__.py"))
+    for package in (noisyact, noisyact_lab):
+        monkeypatch.setattr(package, "__file__", str(tmp_path / "__init__.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit() is None

@@ -15,12 +15,11 @@ from run_cases import kept
 
 from noisyact_lab.engine.experiment import UnknownName
 from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.folder.sync import apply, contents
-from noisyact_lab.engine.parallel.processes import Job
+from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.ray import runs
+from noisyact_lab.engine.ray.sync import apply, contents
 from noisyact_lab.engine.ray.worker import Worker
-from noisyact_lab.engine.run import folder_of, run
-from noisyact_lab.experiments.unique import UNIQUE
+from noisyact_lab.engine.run import run
 
 LONG = {"updates": "800", "evaluate_every": "5", "test_sequences": "40", "hidden": "4", "batch": "4", "length": "6"}
 TINY = {**LONG, "updates": "12", "evaluate_every": "2"}
@@ -31,7 +30,7 @@ def done_here(out: Path, arm: str, seed: int, changes=LONG) -> Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run(UNIQUE, arm, "smoke", seed, out, device="cpu", changes=changes)
+        run(Job("unique", arm, "smoke", seed, out, device="cpu", changes=changes))
     finally:
         torch.set_num_threads(threads)
     return folder_of(out, "unique", "smoke", arm, seed)
@@ -81,7 +80,7 @@ def test_a_lost_node_loses_nothing_and_ctrl_c_leaves_runs_that_go_on(tmp_path, c
     (failed,) = json.loads(said)["failed"]
     assert f"{folders('nan', 4)[3]} has a run with other settings" in failed["error"]
     assert warned.count("its worker was lost") == 1
-    (lost_at,) = [int(line.split("it goes on from update ")[1]) for line in warned.splitlines() if "was lost" in line]
+    (lost_at,) = [int(line.split("it resumes from update ")[1]) for line in warned.splitlines() if "was lost" in line]
     assert lost_at > 0
     for seed, folder in enumerate(folders("nan", 3)):
         here = done_here(tmp_path / "here", "nan", seed)
@@ -102,7 +101,7 @@ def test_a_lost_node_loses_nothing_and_ctrl_c_leaves_runs_that_go_on(tmp_path, c
     done = len(read_lines(folder / "metrics.jsonl"))
     assert 3 < done < 160
     updates = []
-    run(UNIQUE, "hard", "smoke", 0, out, device="cpu", changes=LONG, progress=lambda at, *_: updates.append(at))
+    run(Job("unique", "hard", "smoke", 0, out, device="cpu", changes=LONG), progress=lambda at, *_: updates.append(at))
     assert updates[0] in (5 * done, 5 * (done - 1))  # the line may have been written, and its checkpoint not yet
     assert kept(folder) == kept(done_here(tmp_path / "here", "hard", 0))
 

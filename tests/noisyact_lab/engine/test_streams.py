@@ -8,10 +8,10 @@ from run_cases import kept
 
 from noisyact_lab.analysis.results_table import table_of
 from noisyact_lab.analysis.throughput import throughput_of
-from noisyact_lab.engine.folder.files import alone_in, read_lines, write_json, write_lines
+from noisyact_lab.engine.folder.files import locked, read_lines, write_json, write_lines
+from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.parallel import streams
-from noisyact_lab.engine.parallel.processes import Job
-from noisyact_lab.engine.run import folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.unique import UNIQUE
 
 TINY = {"updates": 60, "evaluate_every": 20, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
@@ -37,7 +37,7 @@ def test_runs_side_by_side_end_as_alone(tmp_path):
     assert order.index(jobs[4]) < len(order) - 1 - order[::-1].index(jobs[3])  # they were at work at the same time
     for index in (0, 3, 4, 5, 6, 7):
         alone = Job("unique", jobs[index].arm, "smoke", jobs[index].seed, tmp_path / "alone", "cpu", TINY)
-        alone.do()
+        run(alone)
         assert kept(alone.folder) == kept(jobs[index].folder)
         assert [kind for job, kind in seen if job == jobs[index]] == ["progress"] * 4 + ["ended"]
 
@@ -53,7 +53,7 @@ def test_interrupted_they_leave_their_folders_free(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         streams.run_all(jobs, 3, stop)
     for other in jobs:
-        with alone_in(other.folder):
+        with locked(other.folder):
             pass
     assert all(outcome.record is not None for outcome in streams.run_all(jobs, 3))
     streams.run_all(whole, 1)

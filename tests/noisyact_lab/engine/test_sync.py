@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from noisyact_lab.engine.folder.sync import Changes, Original, apply, contents
-from noisyact_lab.engine.run import folder_of, run
-from noisyact_lab.experiments.unique import UNIQUE
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.ray.sync import Changes, Original, apply, contents
+from noisyact_lab.engine.run import run
 
 TINY = {"updates": 8, "evaluate_every": 2, "test_sequences": 40, "hidden": 4, "batch": 4, "length": 6}
 
@@ -18,7 +18,7 @@ def place(out) -> Path:
 
 
 def train(out, progress=None):
-    run(UNIQUE, "nan", "smoke", 0, out, device="cpu", changes=TINY, progress=progress)
+    run(Job("unique", "nan", "smoke", 0, out, device="cpu", changes=TINY), progress=progress)
 
 
 def files(folder: Path, *, without=()) -> dict[str, bytes]:

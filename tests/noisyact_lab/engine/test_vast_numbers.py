@@ -6,10 +6,10 @@ import json
 import pytest
 from commands import noisyact
 
+from noisyact_lab.analysis.intervals import interval
 from noisyact_lab.analysis.results_table import Estimate, table_of
 from noisyact_lab.engine.folder.files import write_json, write_lines
-from noisyact_lab.engine.intervals import interval
-from noisyact_lab.engine.run import folder_of
+from noisyact_lab.engine.job import folder_of
 from noisyact_lab.experiments.unique import UNIQUE
 from noisyact_lab.report import page as report
 

@@ -13,10 +13,10 @@ from tiny import CAPTION as TINY
 import noisyact as na
 from noisyact_lab.data import flickr8k
 from noisyact_lab.data.text import EOS, UNKNOWN, Vocabulary
-from noisyact_lab.engine import registry
+from noisyact_lab.engine.experiment import load_experiment
+from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.parallel import streams
-from noisyact_lab.engine.parallel.processes import Job
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.caption.caption import CAPTION, CAPTIONS, Captions
 from noisyact_lab.experiments.caption.photos import AT_ONCE, Numbered
 
@@ -30,7 +30,7 @@ def start(arm, **changes):
 
 
 def test_it_is_registered():
-    assert registry.load("caption") is CAPTION
+    assert load_experiment("caption") is CAPTION
     assert {"reference", "hard", "leak", "nah", "nah-no-dropout", "nani", "nanil"} <= set(ARMS)
 
 
@@ -136,7 +136,7 @@ def test_it_learns_to_name_what_it_is_shown(flickr, tmp_path):
         "learning_rate": 0.01,
         "dropout": 0,
     }
-    record = run(CAPTION, "nah", "smoke", 0, tmp_path, device="cpu", changes=changes)
+    record = run(Job("caption", "nah", "smoke", 0, tmp_path, device="cpu", changes=changes))
     assert record["status"] == "finished"
     folder = folder_of(tmp_path, "caption", "smoke", "nah", 0)
     (table,) = json.loads((folder / "samples.json").read_text())
@@ -179,7 +179,7 @@ def test_runs_side_by_side_on_a_gpu_end_as_alone(flickr, tmp_path):
     jobs = [Job("caption", arm, "smoke", 1, tmp_path / "lanes", "cuda", TINY) for arm in ("reference", "hard", "nah")]
     for job, outcome in zip(jobs, streams.run_all(jobs, 3), strict=True):
         assert outcome.record is not None, outcome.error
-        alone = dataclasses.replace(job, out=tmp_path / "alone").do()
+        alone = run(dataclasses.replace(job, out=tmp_path / "alone"))
         assert outcome.record["result"] == pytest.approx(alone["result"], rel=1e-3)
 
 

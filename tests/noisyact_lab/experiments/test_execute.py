@@ -12,9 +12,10 @@ from run_cases import stopped_ends_as_whole
 from tiny import EXECUTE as TINY
 from torch import nn
 
-from noisyact_lab.engine import registry
+from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.execute.execute import EXECUTE, Execute, Settings
 from noisyact_lab.experiments.execute.programs import IGNORED, SYMBOLS, decoded
 from noisyact_lab.experiments.execute.scores import predictions, score
@@ -37,7 +38,7 @@ def metrics(out, arm, seed=0):
 
 
 def test_is_registered_with_every_arm_and_the_settings_of_the_published_code():
-    assert registry.load("execute") is EXECUTE
+    assert load_experiment("execute") is EXECUTE
     assert ARMS[:5] == ["reference", "hard", "leak", "nan", "nah"]
     assert [EXECUTE.effective(arm, "paper").curriculum for arm in ARMS[4:]] == ["combined", "baseline", "naive", "mix"]
     leak, nan = (EXECUTE.effective(arm, "paper") for arm in ("leak", "nan"))
@@ -205,7 +206,7 @@ def test_validation_has_the_current_difficulty_and_test_the_target():
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_learns(arm, tmp_path):
     changes = {"length": 1, "updates": 120, "evaluate_every": 60}
-    record = run(EXECUTE, arm, "smoke", 0, tmp_path, device="cpu", changes=changes)
+    record = run(Job("execute", arm, "smoke", 0, tmp_path, device="cpu", changes=changes))
     assert record["status"] == "finished"
     lines = metrics(tmp_path, arm)
     assert lines[-1]["loss"] < 2.2  # 3.7 at the start
@@ -216,7 +217,7 @@ def test_every_arm_learns(arm, tmp_path):
 def test_the_schedule_ends_a_run(tmp_path):
     """Every round changes: one more digit, then rates 0.05, 0.005, 0.0005 and the end after 4 rounds of 10."""
     changes = {"enough": -1.0, "decay": 0.1, "evaluate_every": 30}
-    record = run(EXECUTE, "hard", "smoke", 0, tmp_path, device="cpu", changes=changes)
+    record = run(Job("execute", "hard", "smoke", 0, tmp_path, device="cpu", changes=changes))
     assert (record["status"], record["updates"], record["result"]["updates"]) == ("finished", 40, 40)
     lines = metrics(tmp_path, "hard")
     assert [line["update"] for line in lines] == [30, 40]
@@ -225,7 +226,7 @@ def test_the_schedule_ends_a_run(tmp_path):
     assert record["result"]["test_accuracy_at_50%"] == lines[0]["test_accuracy"]
     # Killed after its last checkpoint and before its result: the end is the same, and no update is added.
     (folder(tmp_path, "hard") / "result.json").unlink()
-    again = run(EXECUTE, "hard", "smoke", 0, tmp_path, device="cpu", changes=changes)
+    again = run(Job("execute", "hard", "smoke", 0, tmp_path, device="cpu", changes=changes))
     assert (again["updates"], again["result"]) == (40, record["result"])
 
 
@@ -239,7 +240,7 @@ def test_stopped_and_resumed_ends_the_same(arm, tmp_path):
 
 
 def test_samples_are_programs_with_what_python_prints(tmp_path):
-    run(EXECUTE, "nan", "smoke", 0, tmp_path, device="cpu", changes={"updates": 10, "evaluate_every": 10})
+    run(Job("execute", "nan", "smoke", 0, tmp_path, device="cpu", changes={"updates": 10, "evaluate_every": 10}))
     (table,) = json.loads((folder(tmp_path, "nan") / "samples.json").read_text())
     assert table["columns"] == ["program", "target", "prediction"]
     assert len(table["rows"]) > 2
@@ -311,7 +312,7 @@ def test_resumed_on_a_gpu_ends_the_same(tmp_path):
             raise KeyboardInterrupt
 
     where = {"device": "cuda"}
-    whole = run(EXECUTE, "nah", "smoke", 1, tmp_path / "whole", **where)
+    whole = run(Job("execute", "nah", "smoke", 1, tmp_path / "whole", **where))
     with pytest.raises(KeyboardInterrupt):
-        run(EXECUTE, "nah", "smoke", 1, tmp_path / "parts", progress=stop, **where)
-    assert run(EXECUTE, "nah", "smoke", 1, tmp_path / "parts", **where)["result"] == whole["result"]
+        run(Job("execute", "nah", "smoke", 1, tmp_path / "parts", **where), progress=stop)
+    assert run(Job("execute", "nah", "smoke", 1, tmp_path / "parts", **where))["result"] == whole["result"]

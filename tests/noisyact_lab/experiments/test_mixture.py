@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from noisyact_lab.engine.experiment import UnknownName
+from noisyact_lab.engine.experiment import UnknownName, load_experiment
 from noisyact_lab.engine.folder import picture
-from noisyact_lab.engine.registry import load
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.mixture import figures
 from noisyact_lab.experiments.mixture.mixture import DEVIATIONS, MEANS, MIXTURE, Mixture, Settings, points
 
@@ -17,7 +17,7 @@ ARMS = [arm.name for arm in MIXTURE.arms]
 def runs(tmp_path_factory):
     """All arms at preset smoke."""
     out = tmp_path_factory.mktemp("runs")
-    return out, {arm: run(MIXTURE, arm, "smoke", 0, out, device="cpu") for arm in ARMS}
+    return out, {arm: run(Job("mixture", arm, "smoke", 0, out, device="cpu")) for arm in ARMS}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def noisy():
 
 
 def test_is_registered():
-    assert load("mixture") is MIXTURE
+    assert load_experiment("mixture") is MIXTURE
 
 
 def test_points_are_of_the_three_distributions():
@@ -63,7 +63,7 @@ def test_every_arm_finishes(runs):
 def test_same_seed_same_bytes_another_seed_others(runs, tmp_path):
     for arm in ("nan", "nah"):
         for seed in (0, 1):
-            run(MIXTURE, arm, "smoke", seed, tmp_path, device="cpu")
+            run(Job("mixture", arm, "smoke", seed, tmp_path, device="cpu"))
         first, again, other = (
             (folder_of(out, "mixture", "smoke", arm, seed) / "metrics.jsonl").read_bytes()
             for out, seed in ((runs[0], 0), (tmp_path, 0), (tmp_path, 1))
@@ -74,7 +74,7 @@ def test_same_seed_same_bytes_another_seed_others(runs, tmp_path):
 
 @pytest.mark.parametrize("arm", ["tanh", "nan", "nah"])
 def test_short_solves_it(arm, tmp_path):
-    result = run(MIXTURE, arm, "short", 0, tmp_path, device="cpu")["result"]
+    result = run(Job("mixture", arm, "short", 0, tmp_path, device="cpu"))["result"]
     assert result["test_accuracy"] > 99
     assert result["test_nll"] < 0.03
 

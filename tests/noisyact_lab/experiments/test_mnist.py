@@ -7,8 +7,9 @@ from run_cases import stopped_ends_as_whole
 from tiny import MNIST as TINY
 
 from noisyact_lab.data import locate, verify
-from noisyact_lab.engine import registry
+from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import read_lines
+from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.mnist import MNIST, Digits, Network, Settings, images_and_labels
 
@@ -21,7 +22,7 @@ def tiny(own_data):
 
 
 def test_is_registered_with_every_arm():
-    assert registry.load("mnist") is MNIST
+    assert load_experiment("mnist") is MNIST
     assert ARMS == ["tanh", "hard", "leak", "nan", "nah", "nani", "nanil", "nanis"]
     leak, nan = (MNIST.effective(arm, "paper") for arm in ("leak", "nan"))
     assert (leak.c, leak.alpha) == (0.0, nan.alpha)
@@ -29,7 +30,7 @@ def test_is_registered_with_every_arm():
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_learns(arm, tiny, tmp_path):
-    record = run(MNIST, arm, "smoke", 0, tmp_path / "out", device="cpu", changes={**TINY, "updates": 150})
+    record = run(Job("mnist", arm, "smoke", 0, tmp_path / "out", device="cpu", changes={**TINY, "updates": 150}))
     result = record["result"]
     assert record["status"] == "finished"
     assert result["test_error"] < 20  # of ten classes
@@ -94,7 +95,7 @@ def test_bad_settings_and_data_are_named(tiny, tmp_path):
         images_and_labels("train", verified=False)
     (tiny / "train-images-idx3-ubyte.gz").unlink()
     with pytest.raises(locate.Missing, match=r"train-images-idx3-ubyte\.gz.*noisyact data fetch mnist"):
-        run(MNIST, "tanh", "smoke", 0, tmp_path / "out", changes={"verified": False})
+        run(Job("mnist", "tanh", "smoke", 0, tmp_path / "out", changes={"verified": False}))
 
 
 def test_real_counts(real_mnist):
@@ -110,6 +111,6 @@ def test_real_counts(real_mnist):
 
 
 def test_real_smoke(real_mnist, tmp_path):
-    record = run(MNIST, "nan", "smoke", 0, tmp_path, device="cpu")
+    record = run(Job("mnist", "nan", "smoke", 0, tmp_path, device="cpu"))
     assert record["status"] == "finished"
     assert record["result"]["test_error"] < 25

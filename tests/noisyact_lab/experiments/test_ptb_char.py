@@ -11,8 +11,9 @@ from tiny import PTB_CHAR as TINY
 
 import noisyact as na
 from noisyact_lab.data.text import CHARACTERS, penn_treebank
-from noisyact_lab.engine import registry
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.experiment import load_experiment
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_char import PTB_CHAR, Characters
 
 ARMS = [arm.name for arm in PTB_CHAR.arms]
@@ -20,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def test_is_registered_with_every_arm():
-    assert registry.load("ptb-char") is PTB_CHAR
+    assert load_experiment("ptb-char") is PTB_CHAR
     assert ARMS == ["reference", "hard", "leak", "nan", "nani", "nanis"]
     settings = PTB_CHAR.effective("nani", "paper", {"sigma": "0.518"})
     assert settings.layer_arguments()["gate_noise"] == na.NANI(0.518)
@@ -31,7 +32,8 @@ def test_is_registered_with_every_arm():
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_learns(arm, treebank, tmp_path):
-    record = run(PTB_CHAR, arm, "smoke", 0, tmp_path / "out", device="cpu", changes={**TINY, "learning_rate": 0.01})
+    job = Job("ptb-char", arm, "smoke", 0, tmp_path / "out", device="cpu", changes={**TINY, "learning_rate": 0.01})
+    record = run(job)
     assert record["status"] == "finished"
     counts = torch.bincount(penn_treebank(CHARACTERS, verified=False).train).double()
     entropy = -(counts / counts.sum() * (counts / counts.sum()).log2()).sum()  # bits of knowing frequencies alone
@@ -93,7 +95,7 @@ def test_stopped_and_resumed_ends_the_same(arm, treebank, tmp_path):
 
 
 def test_real_smoke(real_treebank, tmp_path):
-    record = run(PTB_CHAR, "nani", "smoke", 0, tmp_path, device="cpu")
+    record = run(Job("ptb-char", "nani", "smoke", 0, tmp_path, device="cpu"))
     assert record["status"] == "finished"
     assert 2 < record["result"]["test_bpc"] < 4.6  # below the frequencies alone, 4.3 or so, or not far above them
     task = Characters(PTB_CHAR.effective("nan", "paper"), 0, CPU)

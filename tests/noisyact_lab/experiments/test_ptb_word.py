@@ -14,9 +14,10 @@ from torch import nn
 
 import noisyact as na
 from noisyact_lab.data.text import WORDS, penn_treebank
-from noisyact_lab.engine import registry
+from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_word import PTB_WORD, PTB_WORD_MEDIUM, Settings, Words
 from noisyact_lab.tasks.language_model import LanguageModel, NoiseSettings, columns, mean_nll
 
@@ -30,8 +31,8 @@ def task_of(arm="reference", seed=0, experiment=PTB_WORD, **changes):
 
 
 def test_is_registered_with_every_arm():
-    assert registry.load("ptb-word") is PTB_WORD
-    assert registry.load("ptb-word-medium") is PTB_WORD_MEDIUM
+    assert load_experiment("ptb-word") is PTB_WORD
+    assert load_experiment("ptb-word-medium") is PTB_WORD_MEDIUM
     assert ARMS == ["reference", "hard", "leak", "nan", "nah", "nah-no-leak", "nani", "nanil", "nanis"]
     assert [arm.name for arm in PTB_WORD_MEDIUM.arms] == ["reference", "hard", "leak", "nan", "nah"]
     assert {arm.name: (arm.paper, arm.papers) for arm in PTB_WORD.arms if arm.paper} == {
@@ -48,7 +49,7 @@ def test_is_registered_with_every_arm():
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_learns(arm, treebank, tmp_path):
-    record = run(PTB_WORD, arm, "smoke", 0, tmp_path / "out", device="cpu", changes={**TINY, **LEARNS})
+    record = run(Job("ptb-word", arm, "smoke", 0, tmp_path / "out", device="cpu", changes={**TINY, **LEARNS}))
     assert record["status"] == "finished"
     symbols = torch.bincount(penn_treebank(WORDS, verified=False).train).double()
     frequencies = symbols[symbols > 0] / symbols.sum()
@@ -185,7 +186,7 @@ def test_mean_nll_takes_the_text_in_pieces(treebank, monkeypatch):
 def test_test_text_decides_nothing(treebank, tmp_path):
     records = []
     for out in ("a", "b"):
-        records.append(run(PTB_WORD, "nah", "smoke", 0, tmp_path / out, device="cpu", changes=TINY))
+        records.append(run(Job("ptb-word", "nah", "smoke", 0, tmp_path / out, device="cpu", changes=TINY)))
         (treebank / "ptb.test.txt").write_text("it it it it\n")
     files = [folder_of(tmp_path / out, "ptb-word", "smoke", "nah", 0) / "metrics.jsonl" for out in ("a", "b")]
     assert files[0].read_text() == files[1].read_text()
@@ -233,7 +234,7 @@ def test_graph_updates_as_the_cpu_does(arm, treebank):
 
 
 def test_real_smoke(real_treebank, tmp_path):
-    record = run(PTB_WORD, "nah", "smoke", 0, tmp_path, device="cpu")
+    record = run(Job("ptb-word", "nah", "smoke", 0, tmp_path, device="cpu"))
     assert record["status"] == "finished"
     assert 20 < record["result"]["test_perplexity"] < 100
     task = Words(PTB_WORD.effective("nah", "paper", {"epochs": 1}), 0, CPU)

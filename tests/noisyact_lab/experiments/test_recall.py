@@ -9,8 +9,9 @@ from run_cases import stopped_ends_as_whole
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import noisyact as na
-from noisyact_lab.engine import registry
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.experiment import load_experiment
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.recall import RECALL, Recall, sequences
 
 ARMS = [arm.name for arm in RECALL.arms]
@@ -73,7 +74,7 @@ def test_gradients_are_finite_for_extreme_weights(controller, arm, size):
 
 
 def test_is_registered_with_every_arm():
-    assert registry.load("recall") is RECALL
+    assert load_experiment("recall") is RECALL
     assert ARMS == ["reference", "hard", "leak", "nan", "nan-annealed"]
     leak, nan, annealed = (RECALL.effective(arm, "paper") for arm in ARMS[2:])
     assert (leak.c, leak.alpha, leak.scheme) == (0.0, annealed.alpha, annealed.scheme)
@@ -117,7 +118,7 @@ def test_noise_is_annealed_as_the_paper_says():
 def test_learns_to_recall(arm, tmp_path):
     changes = {**TINY, "bits": 4, "hidden": 32, "rows": 6, "width": 8, "batch": 16, "max_items": 2, "updates": 250,
                "evaluate_every": 250, "validation": 200, "learning_rate": 0.01}  # fmt: skip
-    record = run(RECALL, arm, "smoke", 0, tmp_path, device="cpu", changes=changes)
+    record = run(Job("recall", arm, "smoke", 0, tmp_path, device="cpu", changes=changes))
     assert record["result"]["valid_error"] < 2  # of 50 by chance
     assert record["result"]["valid_wrong_answers"] < 10  # of 94
     samples = json.loads((folder_of(tmp_path, "recall", "smoke", arm, 0) / "samples.json").read_text())

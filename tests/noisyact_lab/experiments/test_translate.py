@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from noisyact_lab.cli.app import app
 from noisyact_lab.data.packed import PackedCorpus
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.translate.from_run import translate_text
 from noisyact_lab.experiments.translate.translate import TRANSLATE, Translate
 from noisyact_lab.experiments.translate.translator import attention_picture, bleu
@@ -41,7 +42,7 @@ def weights_of(arm, **changes):
 
 @pytest.mark.parametrize("arm", ["reference-small", "nah"])
 def test_learns_to_say_it_backwards(arm, backwards, tmp_path):
-    record = run(TRANSLATE, arm, "smoke", 0, tmp_path, device="cpu", changes=LEARNING)
+    record = run(Job("translate", arm, "smoke", 0, tmp_path, device="cpu", changes=LEARNING))
     folder = folder_of(tmp_path, "translate", "smoke", arm, 0)
     result = record["result"]
     assert result["test_bleu"] > 80
@@ -107,10 +108,10 @@ def test_a_run_with_other_words_is_not_resumed(backwards, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(TRANSLATE, "hard", "smoke", 0, tmp_path, device="cpu", changes=TINY, progress=stop)
+        run(Job("translate", "hard", "smoke", 0, tmp_path, device="cpu", changes=TINY), progress=stop)
     write(backwards, "train", pairs_of("others", 400))
     with pytest.raises(ValueError, match="begun with other vocabularies"):
-        run(TRANSLATE, "hard", "smoke", 0, tmp_path, device="cpu", changes=TINY)
+        run(Job("translate", "hard", "smoke", 0, tmp_path, device="cpu", changes=TINY))
     with pytest.raises(ValueError, match="not those of the run"):
         translate_text(folder_of(tmp_path, "translate", "smoke", "hard", 0), ["one"])
 

@@ -4,7 +4,8 @@ import json
 
 import torch
 
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.unique import UNIQUE, Unique, sequences
 
 
@@ -17,7 +18,7 @@ def test_counts_are_right():
 def test_noise_is_annealed_as_the_paper_says(tmp_path):
     """c = 30 / sqrt(t + 1), t counting every 200 updates: 30, 21.2, 17.3 at updates 200, 400, 600."""
     changes = {"updates": 601, "evaluate_every": 200, "hidden": 4, "batch": 2, "mlp": 4, "test_sequences": 10}
-    run(UNIQUE, "nan-annealed", "smoke", 0, tmp_path, device="cpu", changes=changes)
+    run(Job("unique", "nan-annealed", "smoke", 0, tmp_path, device="cpu", changes=changes))
     lines = (folder_of(tmp_path, "unique", "smoke", "nan-annealed", 0) / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line)["c"] for line in lines]
     torch.testing.assert_close(torch.tensor(found), 30 / torch.tensor([1.0, 2.0, 3.0, 4.0]).sqrt())

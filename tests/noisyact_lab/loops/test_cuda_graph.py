@@ -7,9 +7,9 @@ from tiny import MNIST as TINY
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.parallel import streams
-from noisyact_lab.engine.parallel.processes import Job
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.mixture.mixture import MIXTURE, Mixture
 from noisyact_lab.experiments.mnist import MNIST, Digits
 from noisyact_lab.experiments.unique import UNIQUE, Unique, different, sequences
@@ -190,11 +190,11 @@ def test_resumed_ends_as_uninterrupted(arm, tmp_path):
         if done in (20, 40):
             raise KeyboardInterrupt
 
-    whole = run(UNIQUE, arm, "smoke", 1, tmp_path / "whole", device="cuda")
+    whole = run(Job("unique", arm, "smoke", 1, tmp_path / "whole", device="cuda"))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            run(UNIQUE, arm, "smoke", 1, tmp_path / "parts", device="cuda", progress=stop)
-    parts = run(UNIQUE, arm, "smoke", 1, tmp_path / "parts", device="cuda")
+            run(Job("unique", arm, "smoke", 1, tmp_path / "parts", device="cuda"), progress=stop)
+    parts = run(Job("unique", arm, "smoke", 1, tmp_path / "parts", device="cuda"))
     lines = [
         (folder_of(tmp_path / d, "unique", "smoke", arm, 1) / "metrics.jsonl").read_text() for d in ("whole", "parts")
     ]
@@ -211,7 +211,7 @@ def test_lanes_on_a_gpu_end_as_alone(tmp_path):
     for job, outcome in zip(jobs, outcomes, strict=True):
         assert outcome.record is not None, outcome.error
         alone = Job("unique", job.arm, "smoke", job.seed, tmp_path / "alone", "cuda", changes)
-        assert alone.do()["result"] == outcome.record["result"]
+        assert run(alone)["result"] == outcome.record["result"]
         assert (alone.folder / "metrics.jsonl").read_text() == (job.folder / "metrics.jsonl").read_text()
 
 

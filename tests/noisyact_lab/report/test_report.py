@@ -14,11 +14,13 @@ import pytest
 import report_cases
 
 from noisyact_lab.analysis import agreement
+from noisyact_lab.analysis.intervals import interval
 from noisyact_lab.analysis.results_table import Estimate, Row, Table
-from noisyact_lab.engine import registry
+from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import write_json, write_text
-from noisyact_lab.engine.intervals import interval
-from noisyact_lab.engine.run import clear, folder_of, run
+from noisyact_lab.engine.folder.journal import clear
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.run import run
 from noisyact_lab.report import curves, records
 from noisyact_lab.report import page as report
 
@@ -83,7 +85,7 @@ def table_of(**numbers):
         Row(name, name, paper, len(ours), 0, 0, {"test_error": Estimate(ours)} if ours else {})
         for name, (paper, ours) in numbers.items()
     )
-    return Table(registry.load("unique"), "paper", rows, (), "test_error")
+    return Table(load_experiment("unique"), "paper", rows, (), "test_error")
 
 
 def test_pairs_of_arms_by_hand():
@@ -126,7 +128,7 @@ def test_the_page_stands_alone(copy, tmp_path):
     assert data["headline"] == "test_error"
     shown = html.unescape(text)
     for part in (
-        "3 finished", "1 diverged", "1 unfinished", "33.28", registry.load("unique").agreement, "programs",
+        "3 finished", "1 diverged", "1 unfinished", "33.28", load_experiment("unique").agreement, "programs",
         "<p>The first paragraph.</p>\n<p>The second one.</p>", "unfinished: recorded up to update 40 of 60",
         "Of the 10 pairs of arms that the paper orders:", 'alt="attention map: NAN, annealed, seed 0"',
     ):  # fmt: skip
@@ -138,11 +140,11 @@ def test_the_page_stands_alone(copy, tmp_path):
 
 
 def test_the_papers_other_numbers_are_beside_ours(out, tmp_path, monkeypatch):
-    unique = registry.load("unique")
+    unique = load_experiment("unique")
     first = dataclasses.replace(unique.arms[0], papers={"test_error_at_50%": 12.5})
     changed = dataclasses.replace(unique, arms=(first, *unique.arms[1:]))
-    monkeypatch.setattr(registry, "load", lambda name: changed)
-    monkeypatch.setattr(registry, "names", lambda: ["unique"])
+    monkeypatch.setattr(records, "load_experiment", lambda name: changed)
+    monkeypatch.setattr(records, "experiment_names", lambda: ["unique"])
     text = html.unescape(report.write(out, tmp_path / "report.html").read_text())
     assert "<details open><summary>All numbers</summary>" in text
     assert '<th scope="col" class="num">test error at 50%</th><th scope="col" class="num">paper</th>' in text
@@ -150,9 +152,9 @@ def test_the_papers_other_numbers_are_beside_ours(out, tmp_path, monkeypatch):
 
 
 def test_a_commentary_is_the_files_or_the_experiments(out, copy, monkeypatch):
-    unique = dataclasses.replace(registry.load("unique"), commentary={"smoke": "Ours.", "paper": "Not this."})
-    monkeypatch.setattr(registry, "load", lambda name: unique)
-    monkeypatch.setattr(registry, "names", lambda: ["unique"])
+    unique = dataclasses.replace(load_experiment("unique"), commentary={"smoke": "Ours.", "paper": "Not this."})
+    monkeypatch.setattr(records, "load_experiment", lambda name: unique)
+    monkeypatch.setattr(records, "experiment_names", lambda: ["unique"])
     assert records.sections(out)[0].commentary == ("Ours.",)
     report_cases.add_extras(copy)
     assert records.sections(copy)[0].commentary == ("The first paragraph.", "The second one.")
@@ -175,7 +177,7 @@ def test_samples_and_pictures_come_from_one_run_an_arm(copy):
 
 def test_a_task_that_draws_has_its_pictures_on_the_page(tmp_path):
     folder = folder_of(tmp_path, "mixture", "smoke", "nan", 0)
-    run(registry.load("mixture"), "nan", "smoke", 0, tmp_path, device="cpu")
+    run(Job("mixture", "nan", "smoke", 0, tmp_path, device="cpu"))
     assert sorted(path.name for path in (folder / "pictures").iterdir()) == ["units.png", "units.svg"]
     (section,) = records.sections(tmp_path)
     (picture,) = arm_of(section, "nan").pictures

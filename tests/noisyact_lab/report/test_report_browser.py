@@ -10,7 +10,7 @@ import torch
 from browser_cases import chromium, in_a_browser, opened_page, runs_with_extras, written_page  # noqa: F401
 
 import noisyact as na
-from noisyact_lab.engine.intervals import interval
+from noisyact_lab.analysis.intervals import interval
 
 pytestmark = in_a_browser
 

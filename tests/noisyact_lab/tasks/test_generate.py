@@ -9,8 +9,9 @@ from commands import noisyact
 from text_cases import small_treebank  # noqa: F401
 
 from noisyact_lab.data.text import WORDS, penn_treebank
-from noisyact_lab.engine import registry
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.experiment import load_experiment
+from noisyact_lab.engine.job import Job
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_char import PTB_CHAR
 from noisyact_lab.experiments.ptb_word import PTB_WORD
 from noisyact_lab.tasks.generate import generate
@@ -26,9 +27,9 @@ CHANGES = {
 @pytest.fixture
 def trained(treebank, tmp_path):
     def train(name):
-        run(registry.load(name), "nah" if name == "ptb-word" else "nan", "smoke", 3, tmp_path, device="cpu",
-            changes=CHANGES[name])  # fmt: skip
-        return folder_of(tmp_path, name, "smoke", "nah" if name == "ptb-word" else "nan", 3)
+        job = Job(name, "nah" if name == "ptb-word" else "nan", "smoke", 3, tmp_path, "cpu", CHANGES[name])
+        run(job)
+        return job.folder
 
     return train
 
@@ -123,7 +124,7 @@ def test_what_cannot_be_is_named(trained, tmp_path):
     with pytest.raises(ValueError, match="a run of 'ptb-word', not of 'ptb-char'"):
         generate(PTB_CHAR, folder, "the")
     with pytest.raises(ValueError, match="'unique' has no model that could speak; allowed are ptb-word"):
-        generate(registry.load("unique"), folder, "the")
+        generate(load_experiment("unique"), folder, "the")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "settings": {**config["settings"], "c": 10**400}}))
     with pytest.raises(ValueError, match="its settings or weights are not those of this version: int too large"):

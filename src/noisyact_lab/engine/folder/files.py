@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, lines that are appended whole, and what is said of files that fail."""
+"""Files that are written whole or not at all, appended lines, a folder's lock, and messages for files that fail."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "Damaged", "alone_in", "append_line", "in_words", "lines_of", "named", "read_bytes", "read_json", "read_lines",
-    "remove", "remove_leftovers", "text_of", "write_bytes", "write_json", "write_lines", "write_text",
+    "Damaged", "append_line", "in_words", "is_finite", "lines_of", "locked", "named", "read_bytes", "read_json",
+    "read_lines", "remove", "remove_leftovers", "text_of", "write_bytes", "write_json", "write_lines", "write_text",
 ]  # fmt: skip
 
 _PART = ".part"
@@ -32,7 +33,7 @@ class Damaged(ValueError):
     """A file of a run that does not hold what a run writes. The message names the file and the way out.
 
     Args:
-        path: of the file.
+        path: the file.
         why: what is wrong with it.
     """
 
@@ -45,7 +46,7 @@ class Damaged(ValueError):
 
 
 def in_words(error: Exception) -> str:
-    """An error as a sentence for the user; that of the operating system names the file and the way out.
+    """An error as a sentence for the user; an error of the operating system names the file and a way out.
 
     >>> in_words(OSError(errno.ENOSPC, "No space left on device", "out/config.json"))
     'out/config.json: No space left on device; make room on that disk. What was saved before is kept'
@@ -61,11 +62,11 @@ def in_words(error: Exception) -> str:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Give an error of the operating system the name of the file: that of a full disk has none."""
+    """Add the file's name to an error of the operating system: the error of a full disk has none."""
     try:
         yield
     except OSError as error:
-        if error.errno is not None:  # else it has words of its own, which a name would hide
+        if error.errno is not None:  # else it has its own message, which a name would hide
             error.filename, error.filename2 = str(path), None
         raise
 
@@ -132,10 +133,10 @@ def read_json(path: Path, kind: type = object) -> Any:
     """Read what :func:`write_json` wrote.
 
     Args:
-        path: of the file.
-        kind: that the value must have.
+        path: the file.
+        kind: the type that the value must have.
 
-    Raises: Damaged, where it is not JSON or of another kind.
+    Raises: Damaged, if it is not JSON or has another type.
     """
     content = read_bytes(path)
     try:
@@ -153,8 +154,20 @@ _KINDS = {
 }  # fmt: skip
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a value of any type, such as one read from JSON, is a number that a float can hold.
+
+    >>> is_finite(3), is_finite(True), is_finite("3"), is_finite(float("nan")), is_finite(10**400)
+    (True, False, False, False, False)
+    """
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def append_line(path: Path, value: Any) -> None:
-    """Append a value as one line of JSON; it is on the disk before a checkpoint that counts on it."""
+    """Append a value as one line of JSON, and wait until it is on the disk: checkpoints rely on earlier lines."""
     with named(path), path.open("a", encoding="utf-8") as file:
         file.write(text_of([value]))
         file.flush()
@@ -177,7 +190,7 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def lines_of(path: Path, content: bytes) -> list[Any]:
-    """The values of what such a file holds; the path is for errors."""
+    """The values in the content of a file of lines of JSON; the path is for errors."""
     *whole, rest = content.split(b"\n")
     values = []
     for number, line in enumerate(whole, start=1):
@@ -195,8 +208,8 @@ def _value(text: bytes) -> Any:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other processes out of it; a process that is killed leaves it free."""
+def locked(folder: Path) -> Iterator[None]:
+    """Make the folder and keep other processes out of it; the lock ends with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -1,32 +1,98 @@
-"""The records that a run appends to: `metrics.jsonl`, one line an evaluation, and `timing.jsonl`, when it was made.
+"""What a run records: its settings, its evaluations and when they were made, and its result with a signature.
 
-A checkpoint keeps the length and the checksum of the evaluations before it. So a run that is resumed notices lines that
-were lost, doubled or changed while it was stopped. Lines behind them were appended before a kill, and are recorded
+`config.json` has every setting, `metrics.jsonl` a line for each evaluation, `timing.jsonl` a line for when it was made,
+and `result.json` the numbers and their signature.
+
+A checkpoint stores the length and the checksum of the evaluations before it. A resumed run therefore detects lines that
+were lost, doubled or changed while it was stopped. Lines after these were appended before a kill, and are recorded
 again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import noisyact
+import noisyact_lab
+from noisyact_lab.engine.folder import checkpoint
 from noisyact_lab.engine.folder.files import (
     Damaged,
     append_line,
+    is_finite,
     lines_of,
     read_bytes,
+    read_json,
     read_lines,
+    remove,
     text_of,
     write_lines,
 )
-from noisyact_lab.engine.intervals import is_finite
 
-__all__ = ["FILES", "METRICS", "TIMING", "append", "recorded", "rewrite", "seal"]
+__all__ = [
+    "FILES", "METRICS", "TIMING", "append", "clear", "commit", "finished", "recorded", "rewrite", "seal",
+    "signature",
+]  # fmt: skip
 
 METRICS, TIMING = FILES = "metrics.jsonl", "timing.jsonl"
 
 Lines = list[dict[str, Any]]
+
+
+def clear(folder: Path) -> None:
+    """Remove all files of a run, also those of its loggers."""
+    # The settings go last: they say which run the checkpoints belong to.
+    for name in ("checkpoints", "logs", "pictures", "result.json", "samples.json", *FILES, "config.json"):
+        remove(folder / name)
+
+
+def finished(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of the run if it is finished, else None.
+
+    Raises: ValueError, if the run in the folder has other settings; Damaged, if its files cannot be used.
+    """
+    ended, path = (folder / "result.json").exists(), folder / "config.json"
+    if path.exists():
+        before = read_json(path, dict)
+        if before != config:
+            raise ValueError(
+                f"{folder} has a run with other settings ({_differences(before, config)}); use --force to do it again, "
+                "or another --out"
+            )
+    elif ended or checkpoint.paths(folder / "checkpoints"):
+        raise Damaged(path, "it is gone, so the settings of the run are unknown")
+    return _read_result(folder / "result.json", config) if ended else None
+
+
+def _read_result(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Read result.json, and check that it is the record of this run."""
+    record = read_json(path, dict)
+    if {name: record.get(name) for name in config} != config:
+        raise Damaged(path, "its settings are not those of config.json")
+    if record.get("status") not in ("finished", "diverged"):
+        raise Damaged(path, f"its status is {record.get('status')!r}, neither 'finished' nor 'diverged'")
+    numbers = record.get("result")
+    if not isinstance(numbers, dict) or not all(value is None or is_finite(value) for value in numbers.values()):
+        raise Damaged(path, "its result is not a number for each name")
+    return record
+
+
+def _differences(before: dict[str, Any], config: dict[str, Any]) -> str:
+    flat = [{**{k: v for k, v in c.items() if k != "settings"}, **_settings(c)} for c in (before, config)]
+    names = [name for name in {**flat[0], **flat[1]} if flat[0].get(name) != flat[1].get(name)]
+    return ", ".join(f"{name} is {flat[0].get(name)} there and {flat[1].get(name)} here" for name in names)
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    settings = config.get("settings")
+    return settings if isinstance(settings, dict) else {"settings": settings}
 
 
 def append(folder: Path, evaluation: dict[str, float], when: dict[str, Any]) -> None:
@@ -42,7 +108,7 @@ def rewrite(folder: Path, evaluations: Lines, timing: Lines) -> None:
 
 
 def seal(evaluations: Lines) -> dict[str, Any]:
-    """What a checkpoint keeps of the evaluations before it: the length of their lines in bytes, and their checksum.
+    """What a checkpoint stores of the evaluations before it: the length of their lines in bytes, and their checksum.
 
     >>> seal([{"update": 4, "loss": 0.5}])["bytes"]
     27
@@ -52,14 +118,14 @@ def seal(evaluations: Lines) -> dict[str, Any]:
 
 
 def recorded(folder: Path, update: int, sealed: dict[str, Any] | None) -> tuple[Lines, Lines]:
-    """The evaluations and times that a checkpoint knows of.
+    """The evaluations and times up to a checkpoint.
 
     Args:
-        folder: of the run.
-        update: of the checkpoint.
-        sealed: what :func:`seal` gave; None for a checkpoint of a version that kept no such thing.
+        folder: the run's.
+        update: the checkpoint's.
+        sealed: what :func:`seal` returned; None for a checkpoint of a version that stored nothing of the kind.
 
-    Raises: Damaged, which names the record, where it is not as the checkpoint left it.
+    Raises: Damaged, which names the file, if it is not as it was when the checkpoint was made.
     """
     path = folder / METRICS
     content = read_bytes(path) if path.exists() else b""
@@ -92,3 +158,49 @@ def _up_to(update: int, path: Path, lines: list[Any]) -> Lines:
         if not isinstance(line, dict) or not is_finite(line.get("update")):
             raise Damaged(path, f"line {number} has no update")
     return [line for line in lines if line["update"] <= update]
+
+
+def signature(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a number came from: settings, code, machine and library versions."""
+    source = hashlib.sha256()
+    for folder in _sources():
+        for path in sorted(folder.rglob("*.[pch]*")):
+            if path.suffix in (".py", ".c", ".h"):
+                source.update(path.read_bytes())
+    on_gpu = config["device"] == "cuda"
+    device = torch.cuda.get_device_name() if on_gpu else platform.machine()
+    # A run may have only a part of a shared GPU; kernels are then divided in another way, and round differently.
+    part = {"processors": torch.cuda.get_device_properties().multi_processor_count} if on_gpu else {}
+    return {
+        "noisyact": noisyact.__version__,
+        "source_sha256": source.hexdigest(),
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": metadata.version("numpy"),
+        "device": device,
+        **part,
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that the packages are in, with a + if their files differ from it; None without one."""
+
+    def git(folder: Path, *arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        for folder in _sources():  # an environment may be inside the checkout of another project
+            git(folder, "ls-files", "--error-unmatch", "__init__.py")
+        changed = any(git(folder, "status", "--porcelain", "--", ".") for folder in _sources())
+        return git(_sources()[0], "rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _sources() -> list[Path]:
+    """The folders of the library and of the laboratory: a result depends on both."""
+    return [Path(package.__file__).parent for package in (noisyact, noisyact_lab)]

@@ -1,105 +1,32 @@
-"""Many runs at once: a few processes, each doing one run after the other.
+"""Many runs at once in a few processes, each of which does one run after the other.
 
-The processes are started anew, not forked, and one thread each: small models only wait for each other's threads. A run
-that fails is reported and the others go on, also where it takes its process with it. Nothing is kept here that is not
-in the runs' folders, so a grid that is killed at any moment goes on when it is run again.
+The processes are spawned, not forked, and have one thread each: with more, small models mostly wait for threads. A run
+that fails is reported and the others continue, even if it takes its process with it. All state is in the runs' folders,
+so jobs that are killed at any moment resume when they are run again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
 import threading
-import traceback
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
-from noisyact_lab.engine import registry
-from noisyact_lab.engine.distributed import ALONE, Team
-from noisyact_lab.engine.folder.files import Damaged, in_words
-from noisyact_lab.engine.logging.run_log import Logs
-from noisyact_lab.engine.run import Progress, folder_of, to_end, training
+from noisyact_lab.engine.job import Job
+from noisyact_lab.engine.parallel.events import Event, Outcome, Watch, check_folders, in_a_line
+from noisyact_lab.engine.run import run
 
-__all__ = ["Event", "Job", "Outcome", "Watch", "check_folders", "in_a_line", "run_all"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """One run to be done; the arguments of :func:`noisyact_lab.engine.run.run`, and loggers."""
-
-    experiment: str
-    arm: str
-    preset: str
-    seed: int
-    out: Path
-    device: str = "auto"
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    force: bool = False
-    log: tuple[str, ...] = ()
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is kept."""
-        return folder_of(self.out, self.experiment, self.preset, self.arm, self.seed)
-
-    def do(self, progress: Progress | None = None, team: Team = ALONE) -> dict[str, Any]:
-        """Do it in this process; returns the record."""
-        return to_end(self.training(progress, team))
-
-    def training(self, progress: Progress | None = None, team: Team = ALONE) -> Generator[None, None, dict[str, Any]]:
-        """As :meth:`do`, one update at a time."""
-        logs = Logs(self.log if team.leads else (), self.folder)
-
-        def told(done: int, total: int, line: dict[str, float]) -> None:
-            if progress is not None:
-                progress(done, total, line)
-            logs.follow()
-
-        try:
-            record = yield from training(
-                registry.load(self.experiment), self.arm, self.preset, self.seed, self.out, device=self.device,
-                changes=self.changes, force=self.force, progress=told, team=team,
-            )  # fmt: skip
-        except BaseException:
-            logs.end(None)
-            raise
-        logs.end(record)
-        return record
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """Something a run says: how far it is, how it ended (`record`), why it failed, or a warning (`text`)."""
-
-    kind: Literal["progress", "ended", "failed", "warning"]
-    done: int = 0
-    total: int = 0
-    record: dict[str, Any] | None = None
-    text: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a job ended: with a record, or with the last line of what went wrong."""
-
-    job: Job
-    record: dict[str, Any] | None
-    error: str = ""
-
-
-Watch = Callable[[Job, Event], None]
+__all__ = ["run_all"]
 
 
 def run_all(jobs: Sequence[Job], at_once: int, watch: Watch | None = None) -> list[Outcome]:
-    """Do all jobs, `at_once` of them at a time; `watch` is called in this process with all that the runs say.
+    """Do all jobs, `at_once` of them at a time.
 
     Returns: how each ended, in the order of the jobs.
     """
@@ -128,7 +55,7 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Watch | None = None) -> li
                     if waiting:
                         worker.take(*waiting.pop())
     finally:
-        # Also after Ctrl-C, in the middle of runs: they are left as a kill leaves them, which they survive.
+        # Also after Ctrl-C, in the middle of runs: they are left as if killed, and can be resumed.
         for worker in workers:
             worker.process.terminate()
         for worker in workers:
@@ -137,34 +64,15 @@ def run_all(jobs: Sequence[Job], at_once: int, watch: Watch | None = None) -> li
     return [outcomes[i] for i in range(len(jobs))]
 
 
-def check_folders(jobs: Sequence[Job]) -> None:
-    """Every run has a folder of its own."""
-    if len({job.folder for job in jobs}) < len(jobs):
-        raise ValueError("two jobs have the same folder")
-
-
-def in_a_line(error: Exception) -> str:
-    """What went wrong.
-
-    >>> in_a_line(ValueError("c=-1: must not be negative"))
-    'ValueError: c=-1: must not be negative'
-    >>> in_a_line(OSError(28, "No space left on device"))
-    'No space left on device; make room on that disk. What was saved before is kept'
-    """
-    if isinstance(error, (Damaged, OSError)):
-        return in_words(error)
-    return " ".join(traceback.format_exception_only(error)[-1].split())
-
-
 class _Worker:
-    """A process, the end of its pipe, and the job it is at."""
+    """A process, this end of its pipe, and the job it is doing."""
 
     def __init__(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.pipe, theirs = spawn.Pipe()
         self.process: BaseProcess = spawn.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # else the pipe would not end with the process
+        theirs.close()  # else the pipe would outlive the process
         self.index, self.job = -1, None
 
     def take(self, index: int, job: Job) -> None:
@@ -180,7 +88,7 @@ class _Worker:
 
 
 def _work(pipe: Connection) -> None:
-    """What a process does: jobs as they come, telling of each."""
+    """Do the jobs that come through the pipe, and send back their events: the main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all processes: the parent ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.showwarning = lambda message, *_, **__: pipe.send(Event("warning", text=str(message)))
@@ -188,7 +96,7 @@ def _work(pipe: Connection) -> None:
     while True:
         job: Job = pipe.recv()
         try:
-            record = job.do(lambda done, total, _: pipe.send(Event("progress", done, total)))
+            record = run(job, lambda done, total, _: pipe.send(Event("progress", done, total)))
         except Exception as error:
             pipe.send(Event("failed", text=in_a_line(error)))
         else:
@@ -196,7 +104,7 @@ def _work(pipe: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot end its processes, and a second grid would find them at its runs."""
+    """End this process if its parent is killed: else it would still hold its run when that is started again."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

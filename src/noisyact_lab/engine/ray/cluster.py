@@ -1,4 +1,4 @@
-"""A Ray cluster: reaching it, and what all its machines must have."""
+"""A Ray cluster: the connection to it, and the versions that all its machines must share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from noisyact.extras import how_to_install
-from noisyact_lab.engine.folder.provenance import signature
+from noisyact_lab.engine.folder.journal import signature
 
 __all__ = ["check_installed", "check_versions", "connected", "versions"]
 
 
 def check_installed() -> None:
-    """Ray must be there."""
+    """Raise an error that says how to install Ray, if it is missing."""
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:
@@ -29,8 +29,8 @@ def check_installed() -> None:
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """The module ray, connected to the cluster at the address; without one, as :func:`ray.init` finds or starts one."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here tells nobody of itself
+    """The module ray, connected to the cluster at the address; without one, ray.init finds or starts a cluster."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports from a cluster started here
     import ray
 
     if ray.is_initialized():
@@ -51,12 +51,12 @@ def connected(address: str | None) -> Iterator[Any]:
     except ConnectionError as error:
         raise ValueError(f"the connection to the Ray cluster was lost ({error}); what is done is kept") from None
     finally:
-        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):  # it prints what was held back
+        with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):  # it prints what was withheld
             ray.shutdown()
 
 
 class _WithoutRay:
-    """A stream without what a thread of Ray's prints: pages about a node that is lost, amid what are to be results."""
+    """A stream that drops what one of Ray's threads prints: pages about a lost node, in the middle of the results."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -71,7 +71,7 @@ class _WithoutRay:
 
 
 def _reach(address: str | None) -> None:
-    """Somebody must listen there: Ray itself tries for minutes, and says little."""
+    """Raise an error if nothing listens at the address: Ray itself tries for minutes, and says little."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         return
@@ -84,13 +84,13 @@ def _reach(address: str | None) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all machines for a number to mean the same."""
+    """The versions that must be the same on all machines for results to be the same."""
     found = signature({"device": "cpu"})
     return {"noisyact's source": found["source_sha256"][:12], "torch": found["torch"].partition("+")[0]}
 
 
 def check_versions(host: str, there: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """A node must have what there is here.
+    """Raise an error if a node has other versions than this machine.
 
     >>> check_versions("node-7", {"torch": "2.12.0"}, {"torch": "2.13.0"})
     Traceback (most recent call last):

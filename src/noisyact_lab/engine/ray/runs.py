@@ -1,9 +1,9 @@
 """Many runs at once on a Ray cluster.
 
-The runs are kept in the folders of this machine, and need no disk that all machines share: a worker is sent what there
-is of a run, does it in a folder of its own, and sends back what has changed whenever the run is saved. So a run whose
-worker is lost goes on from its last checkpoint on another, and a grid that is stopped goes on when it is run again,
-here or on a cluster. One thread each, as on one machine: the same jobs give the same bytes.
+The runs' folders are on this machine; no shared disk is needed. A worker is sent the files of a run, does it in a
+temporary folder, and sends back what has changed whenever the run is saved. A run whose worker is lost resumes on
+another from its last checkpoint, and jobs that are stopped resume when they are run again, here or on a cluster. Each
+run has one thread, as on one machine, so the same jobs give bit-identical files.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from typing import Any
 
 from noisyact_lab.data.locate import VARIABLE
 from noisyact_lab.engine.experiment import UnknownName
-from noisyact_lab.engine.folder.files import alone_in
-from noisyact_lab.engine.folder.sync import Changes, apply, contents
+from noisyact_lab.engine.folder.files import locked
+from noisyact_lab.engine.folder.journal import clear
+from noisyact_lab.engine.job import DEVICES, Job
 from noisyact_lab.engine.logging.run_log import Logs
-from noisyact_lab.engine.parallel.processes import Event, Job, Outcome, Watch, check_folders, in_a_line
+from noisyact_lab.engine.parallel.events import Event, Outcome, Watch, check_folders, in_a_line
 from noisyact_lab.engine.ray.cluster import check_installed, check_versions, connected, versions
+from noisyact_lab.engine.ray.sync import Changes, apply, contents
 from noisyact_lab.engine.ray.worker import Worker
-from noisyact_lab.engine.run import DEVICES, clear
 
 __all__ = ["run_all"]
 
 _LOSSES = 3
-"""How often in a row, without an evaluation between, a run may lose its worker."""
+"""How often a run may lose its worker between two evaluations."""
 _PATIENCE = 30.0
-"""Seconds after which a cluster that starts no worker is spoken of."""
+"""Seconds without a worker after which a warning is given."""
 
 
 def run_all(
     jobs: Sequence[Job], at_once: int | None = None, watch: Watch | None = None, *, address: str | None = None
 ) -> list[Outcome]:
-    """Do all jobs; `watch` is called in this process with all that the runs say.
+    """Do all jobs.
 
     Args:
         jobs: their folders are on this machine.
-        at_once: at most so many; default: as many as the cluster has CPUs, or GPUs, free.
-        watch: see :data:`noisyact_lab.engine.parallel.processes.Watch`.
-        address: of the cluster, HOST:PORT or ray://HOST:PORT. Default: what RAY_ADDRESS says, else a cluster that runs
-            on this machine, else one is started here until the jobs are done.
+        at_once: the most runs at a time; default: as many as the cluster has CPUs, or GPUs, free.
+        watch: see :data:`noisyact_lab.engine.parallel.events.Watch`.
+        address: the cluster's, HOST:PORT or ray://HOST:PORT. Default: RAY_ADDRESS, else a cluster that runs on this
+            machine, else one is started here until the jobs are done.
 
     Returns: how each ended, in the order of the jobs.
     """
@@ -55,11 +56,11 @@ def run_all(
             raise UnknownName("device", job.device, DEVICES)
     check_installed()
     with connected(address) as cluster:
-        return _Grid(cluster, jobs, at_once or len(jobs), watch or (lambda job, event: None)).outcomes()
+        return _Jobs(cluster, jobs, at_once or len(jobs), watch or (lambda job, event: None)).outcomes()
 
 
 class _Run:
-    """A job, as this machine has it."""
+    """A job and its folder on this machine."""
 
     def __init__(self, index: int, job: Job, watch: Watch) -> None:
         self.index, self.job, self._watch = index, job, watch
@@ -68,15 +69,15 @@ class _Run:
         self._logs = Logs(job.log, job.folder, self.warn)
 
     def begin(self, device: str) -> tuple[Job, Mapping[str, bytes]]:
-        """What a worker is sent; until the run leaves it, nobody else may be at work in the folder."""
-        self._held.enter_context(alone_in(self.job.folder))
+        """Lock the folder until the run ends or its worker is lost. Returns: what a worker is sent."""
+        self._held.enter_context(locked(self.job.folder))
         if self.job.force and not self._begun:
             clear(self.job.folder)
         self._begun = True
         return dataclasses.replace(self.job, device=device, force=False, log=()), contents(self.job.folder)
 
     def hear(self, event: Event, changes: Changes) -> None:
-        """Something its worker says."""
+        """Called with an event of the worker, and the changes that came with it."""
         apply(self.job.folder, changes)
         if event.kind == "progress":
             if event.done > self.done:
@@ -86,36 +87,36 @@ class _Run:
             self._watch(self.job, event)
 
     def lost(self) -> None:
-        """Its worker is."""
+        """Called when the worker is lost."""
         self.losses += 1
         self._held.close()
 
     def end(self, event: Event) -> Outcome:
-        """It has."""
+        """Called when the run has ended or failed."""
         self.leave(event.record)
         self._watch(self.job, event)
         return Outcome(self.job, event.record, event.text)
 
     def leave(self, record: Mapping[str, Any] | None = None) -> None:
-        """Nothing more will be done of it here."""
+        """End the loggers and unlock the folder."""
         self._logs.end(record)
         self._held.close()
 
     def warn(self, text: str) -> None:
-        """Tell the reader."""
+        """Pass a warning on to whoever watches."""
         self._watch(self.job, Event("warning", text=text))
 
 
 @dataclasses.dataclass(eq=False)
 class _Worker:
-    """A process of the cluster, and what it is at: nothing, while it starts."""
+    """A process of the cluster and its run; while the process starts there is none."""
 
     actor: Any
     run: _Run | None = None
 
 
-class _Grid:
-    """All the jobs; every worker has one call to it that it has not answered."""
+class _Jobs:
+    """All jobs and workers; every worker always has one call that it has not answered yet."""
 
     def __init__(self, ray: Any, jobs: Sequence[Job], at_once: int, watch: Watch) -> None:
         self._ray, self._at_once = ray, at_once
@@ -130,7 +131,7 @@ class _Grid:
         self._kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_concurrency=2)(Worker)
 
     def outcomes(self) -> list[Outcome]:
-        """Do them."""
+        """Do the jobs."""
         try:
             while len(self._outcomes) < len(self._runs):
                 self._staff()
@@ -141,7 +142,7 @@ class _Grid:
                     self._hear(self._calls.pop(call), call)
             return [self._outcomes[run.index] for run in self._runs]
         finally:
-            # Also after Ctrl-C, in the middle of runs: what they have saved is here.
+            # Also after Ctrl-C, in the middle of runs: the files that they have saved are here.
             for worker in list(self._workers):
                 self._dismiss(worker)
             for run in self._runs:
@@ -149,7 +150,7 @@ class _Grid:
                     run.leave()
 
     def _staff(self) -> None:
-        """As many workers as there is work for; Ray starts them when and where there is room."""
+        """Ask Ray for as many workers as there are jobs for; it starts them when and where there is room."""
         starting = [(call, worker) for call, worker in self._calls.items() if worker.run is None]
         wanted = min(self._at_once, len(self._calls) - len(starting) + len(self._waiting))
         for call, worker in starting[: max(0, len(self._calls) - wanted)]:
@@ -169,7 +170,7 @@ class _Grid:
         try:
             said = self._ray.get(call)
         except self._ray.exceptions.RayError as error:
-            self._dismiss(worker)  # it may be out of reach alone
+            self._dismiss(worker)  # it may only be out of reach
             self._lose(worker.run, error)
             return
         if worker.run is None:
@@ -192,7 +193,7 @@ class _Grid:
         self._calls[worker.actor.hear.remote()] = worker
 
     def _take(self, worker: _Worker) -> None:
-        """Give it the next run; if there is none it goes."""
+        """Give the worker the next run, or dismiss it if there is none."""
         while self._waiting:
             worker.run = self._waiting.pop()
             try:
@@ -218,7 +219,7 @@ class _Grid:
         if run.losses > _LOSSES:
             self._end(run, Event("failed", text=f"its worker was lost {run.losses} times: {in_a_line(error)}"))
             return
-        run.warn(f"its worker was lost ({type(error).__name__}); it goes on from update {run.done}")
+        run.warn(f"its worker was lost ({type(error).__name__}); it resumes from update {run.done}")
         self._waiting.append(run)
 
     def _complain(self) -> None:
@@ -229,7 +230,7 @@ class _Grid:
 
 
 def _device(jobs: Sequence[Job], resources: Mapping[str, float]) -> str:
-    """The device of all jobs: where there are GPUs in the cluster, "auto" is one."""
+    """The device of all jobs: "auto" is a GPU if the cluster has any."""
     auto = "cuda" if resources.get("GPU") else "cpu"
     chosen = {auto if job.device == "auto" else job.device for job in jobs} or {auto}
     if len(chosen) > 1:

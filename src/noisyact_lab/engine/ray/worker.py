@@ -1,4 +1,4 @@
-"""A worker in a Ray cluster: it does runs in a folder of its own and tells of them."""
+"""A worker in a Ray cluster: it does runs in a temporary folder and sends back their events and files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from pathlib import Path
 import torch
 
 from noisyact_lab.data.locate import VARIABLE
-from noisyact_lab.engine.folder.files import alone_in
-from noisyact_lab.engine.folder.sync import Changes, Original, apply
-from noisyact_lab.engine.parallel.processes import Event, Job, in_a_line
+from noisyact_lab.engine.folder.files import locked
+from noisyact_lab.engine.job import Job
+from noisyact_lab.engine.parallel.events import Event, in_a_line
 from noisyact_lab.engine.ray.cluster import versions
+from noisyact_lab.engine.ray.sync import Changes, Original, apply
+from noisyact_lab.engine.run import run
 
 __all__ = ["Worker"]
 
@@ -28,10 +30,10 @@ _SCRATCH = "noisyact-ray-"
 
 
 class Worker:
-    """A process of the cluster. Two calls are at work in it at a time: `do`, for as long as a run takes, and `hear`.
+    """A process of the cluster. It serves two calls at a time: `do`, which lasts as long as a run, and `hear`.
 
     Args:
-        data: where the data are, if this machine does not say it.
+        data: the folder of the data sets, if the environment of the worker's machine names none.
     """
 
     def __init__(self, data: str | None) -> None:
@@ -42,11 +44,11 @@ class Worker:
         warnings.showwarning = lambda message, *_, **__: self._say(Event("warning", text=str(message)))
 
     def about(self) -> tuple[str, dict[str, str]]:
-        """Its machine, and what is installed there."""
+        """The name of its machine, and the versions that are installed there."""
         return platform.node(), versions()
 
     def do(self, job: Job, files: Mapping[str, bytes]) -> None:
-        """Do a run of which there are such files in its folder."""
+        """Do a run whose folder has these files."""
         torch.set_num_threads(1)
         try:
             with _scratch() as out:
@@ -54,13 +56,13 @@ class Worker:
                 mine = dataclasses.replace(job, out=out)
                 apply(mine.folder, Changes(files))
                 changes = Original(mine.folder).changes
-                record = mine.do(lambda done, total, _: self._say(Event("progress", done, total), changes()))
+                record = run(mine, lambda done, total, _: self._say(Event("progress", done, total), changes()))
                 self._say(Event("ended", record=record), changes())
         except Exception as error:
             self._say(Event("failed", text=in_a_line(error)))
 
     def hear(self) -> list[tuple[Event, Changes]]:
-        """What the run said and what changed in its folder since this was last asked, when there is something."""
+        """Wait for events of the run; each comes with what has changed in its folder."""
         said = [self._said.get()]
         while not self._said.empty():
             said.append(self._said.get())
@@ -74,11 +76,11 @@ class Worker:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for one run; those that killed workers have left behind go."""
+    """A temporary folder for one run; those of killed workers are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError, ValueError):
-            if time.time() - old.stat().st_mtime > 60:  # else it may be so new that it is not locked yet
-                with alone_in(old):
+            if time.time() - old.stat().st_mtime > 60:  # a newer one may not be locked yet
+                with locked(old):
                     shutil.rmtree(old)
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH) as folder, alone_in(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH) as folder, locked(Path(folder)):
         yield Path(folder)

@@ -32,8 +32,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact_lab.data import flickr8k
-from noisyact_lab.engine.distributed import ALONE, Team
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.experiments.caption.captioner import Captioner
 from noisyact_lab.experiments.caption.photos import Shown, material, rounded
 from noisyact_lab.experiments.caption.settings import Settings, check_settings, model_of
@@ -79,13 +79,13 @@ class Captions:
         self.evaluate_every = len(self.train.words) // settings.batch
         self._order: tuple[int, list[tuple[Tensor, int]]] = (-1, [])
         self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
-        self.team, self.trained = ALONE, self.model
+        self.group, self.trained = SINGLE_PROCESS, self.model
         self._captured = captured(self._step, [self.train.words])
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Share out the captions of each batch."""
-        team.check_even("caption", self.settings.batch)
-        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
+        group.check_even("caption", self.settings.batch)
+        self.group, self.trained, self._captured = group, group.averaged(self.model), self._step
 
     @property
     def updates(self) -> int:
@@ -109,7 +109,7 @@ class Captions:
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of Adam."""
         batch, steps = self._batch(index)
-        rows, train = self.team.share(batch), self.train
+        rows, train = self.group.share(batch), self.train
         with tf32_products(self.settings.tf32):
             self._captured(train.images[rows], train.words[rows, :steps], train.lengths[rows])
         self._since += 1
@@ -123,17 +123,17 @@ class Captions:
             logits, alpha = self.trained(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
         self.optimizer.zero_grad()
-        self.team.backward(nll + self.settings.penalty * doubly_stochastic(alpha, mask))
+        self.group.backward(nll + self.settings.penalty * doubly_stochastic(alpha, mask))
         self.optimizer.step()
         self._nll += nll.detach()
 
     def evaluate(self, index: int) -> dict[str, float]:
         """NLL of the epoch's training, with noise and dropout, and of validation; the best weights so far are kept."""
-        train_nll = self.team.mean(self._nll).item() / self._since
+        train_nll = self.group.mean(self._nll).item() / self._since
         self._nll.zero_()
         self._since = 0
         # It may end the training, so all must have the same number, to the bit.
-        valid_nll = self.team.decided(lambda: self._measured(self.model, self.material.valid))
+        valid_nll = self.group.on_first(lambda: self._measured(self.model, self.material.valid))
         if valid_nll < self.memory.get("valid_nll", float("inf")):
             self.memory.update(valid_nll=valid_nll, best=index)
             self.modules["best"].load_state_dict(self.model.state_dict())

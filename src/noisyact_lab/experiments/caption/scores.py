@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from noisyact.extras import how_to_install
-from noisyact_lab.engine.folder.files import Damaged, alone_in, read_json, write_json
+from noisyact_lab.engine.folder.files import Damaged, locked, read_json, write_json
 from noisyact_lab.experiments.caption.caption import CAPTIONS, SCORED
 
 __all__ = ["Scores", "add_scores", "put", "runs_in", "sampled", "score", "scored_before", "why_no_meteor"]
@@ -170,7 +170,7 @@ def _record(run: Path) -> dict[str, Any]:
 
 def put(run: Path, scores: Scores, names: Sequence[str]) -> None:
     """Put scores into the record of a run, in the place of all there are of these names."""
-    with alone_in(run):
+    with locked(run):
         record = _record(run)
         others = {name: value for name, value in record["result"].items() if name not in names}
         record["result"], record["scored"] = {**others, **scores.values}, scores.signature

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.ops import triton
-from noisyact_lab.engine.distributed import ALONE, Team
 from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.experiments.execute.programs import CURRICULA, IGNORED, SYMBOLS, Columns, Difficulty, programs
 from noisyact_lab.experiments.execute.scores import Score, predictions, sample, score
 from noisyact_lab.loops.cuda_graph import captured
@@ -110,7 +110,7 @@ class Execute:
             "rounds": 0,
         }  # fmt: skip
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the round: loss, symbols right, symbols
-        self.team, self.trained = ALONE, self.model
+        self.group, self.trained = SINGLE_PROCESS, self.model
         self.step = captured(self._step, [self.rate])
         self.ahead = device.type == "cuda"
         """Write the next programs while a GPU is at the last ones; a CPU would only do it earlier."""
@@ -122,11 +122,11 @@ class Execute:
         drawn = programs("test", "0", "baseline", self.target, self.target)
         self.test_x, self.test_y = Columns(drawn, settings.test_rows, settings.batch).packed()
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Share out the columns. Their state is not gathered: it is zero where a checkpoint is made."""
-        team.check_even("execute", self.settings.batch)
-        self.team, self.trained, self.step = team, team.averaged(self.model), self._step
-        self.carried.spread(team)
+        group.check_even("execute", self.settings.batch)
+        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
+        self.carried.spread(group)
 
     @property
     def updates(self) -> int:
@@ -144,7 +144,7 @@ class Execute:
         if place == 0:
             self._begin_round()
         rows = slice(place * self.settings.steps, (place + 1) * self.settings.steps)
-        self.step(self.team.share(self.x[rows], dim=1), self.team.share(self.y[rows], dim=1))
+        self.step(self.group.share(self.x[rows], dim=1), self.group.share(self.y[rows], dim=1))
         if self.ahead:
             self._write_ahead(place)
         return self._end_round(index + 1) if place + 1 == self.settings.round else {}
@@ -155,7 +155,7 @@ class Execute:
         asked, logits = y.flatten().long(), logits.flatten(0, 1)
         loss = F.cross_entropy(logits, asked, ignore_index=IGNORED, reduction="sum")
         self.optimizer.zero_grad()
-        self.team.backward(loss / x.shape[1])
+        self.group.backward(loss / x.shape[1])
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
         self.optimizer.step()
         self.carried.keep(state)
@@ -197,9 +197,9 @@ class Execute:
         memory["rounds"] += 1
         if memory["rounds"] == self.settings.rounds_of_set:
             memory["set"], memory["rounds"] = memory["set"] + 1, 0
-        loss, right, symbols = self.team.whole(self._sums[None]).sum(dim=0).tolist()
+        loss, right, symbols = self.group.all_gather(self._sums[None]).sum(dim=0).tolist()
         # The schedule goes by it, so all must have the same number, to the bit.
-        valid = self.team.decided(lambda: self._scored(*self._valid_set()).accuracy)
+        valid = self.group.on_first(lambda: self._scored(*self._valid_set()).accuracy)
         train = 100 * right / max(1, symbols)
         line = {
             "loss": loss / max(1, symbols), "train_accuracy": train, "valid_accuracy": valid,

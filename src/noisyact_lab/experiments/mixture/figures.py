@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from noisyact_lab.engine.folder import checkpoint, picture
 from noisyact_lab.engine.folder.files import read_json
-from noisyact_lab.engine.run import folder_of
+from noisyact_lab.engine.job import folder_of
 from noisyact_lab.experiments.mixture.mixture import MIXTURE, Mixture, Settings
 
 __all__ = ["draw", "draw_runs", "trained"]

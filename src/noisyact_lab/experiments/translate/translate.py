@@ -39,8 +39,8 @@ from torch import Tensor, nn
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import Pairs
 from noisyact_lab.data.text import UNKNOWN
-from noisyact_lab.engine.distributed import ALONE, Team
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.experiments.translate.settings import (
     Settings,
     check_corpus,
@@ -102,13 +102,13 @@ class Translate:
         """Updates of an epoch."""
         self._drawn: tuple[int, Tensor, list[list[int]]] = (-1, torch.empty(0), [])
         self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
-        self.team, self.trained = ALONE, self.model
+        self.group, self.trained = SINGLE_PROCESS, self.model
         self._captured = captured(self._step, [self._nll])
 
-    def spread(self, team: Team) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Share out the pairs of each batch, all padded as the whole is."""
-        team.check_even("translate", self.settings.batch)
-        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
+        group.check_even("translate", self.settings.batch)
+        self.group, self.trained, self._captured = group, group.averaged(self.model), self._step
 
     @property
     def updates(self) -> int:
@@ -121,7 +121,7 @@ class Translate:
             raise ValueError("translate: the run was begun with other vocabularies; is its text another one now?")
         rows, lengths = self._epoch(index // self.epoch)
         source_length, target_length = lengths[index % self.epoch]
-        mine = self.team.share(rows[index % self.epoch])
+        mine = self.group.share(rows[index % self.epoch])
         with self._products():
             self._captured(
                 self.train.source.padded(mine, source_length), self.train.source.lengths[mine],
@@ -150,7 +150,7 @@ class Translate:
             logits, _ = self.trained(source, lengths, target)
         nll = sentence_nll(logits, target, target_lengths).mean()
         self.optimizer.zero_grad()
-        self.team.backward(nll)
+        self.group.backward(nll)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
         self.optimizer.step()
         self._nll += nll.detach()
@@ -161,8 +161,8 @@ class Translate:
     def evaluate(self, index: int) -> dict[str, float]:
         """Nats a sentence: of the updates since the last time, and of validation without the noise."""
         # It may end the training, so all must have the same number, to the bit.
-        valid = self.team.decided(lambda: self._mean_nll(self.model, self.valid))
-        train = self.team.mean(self._nll).item() / max(self._since, 1)
+        valid = self.group.on_first(lambda: self._mean_nll(self.model, self.valid))
+        train = self.group.mean(self._nll).item() / max(self._since, 1)
         self._nll.zero_()
         self._since = 0
         if valid < self.memory.get("valid_nll", math.inf):

@@ -1,6 +1,6 @@
-"""A run's folder kept in two places: what has changed in one is sent, and written in the other.
+"""A run's folder on two machines: changes in the original are sent, and written to the copy.
 
-It is written in such an order that the copy, like the original, is a run that can go on, whenever writing is stopped.
+They are written in an order that keeps the copy, like the original, a run that can be resumed at any moment.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["Changes", "Original", "apply", "contents"]
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What has changed in a folder: files by their path in it, with what they hold now, and those that are gone."""
+    """What has changed in a folder: the new contents of files by their path in it, and the files that are gone."""
 
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     gone: tuple[str, ...] = ()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """A run's files, by their paths in its folder; of a finished run without its checkpoints, which are done with."""
+    """The contents of a run's files by their path in its folder; without checkpoints if the run is finished."""
     needless = "checkpoints" if (folder / "result.json").exists() else None
     paths = [path for path in _files(folder) if path.parts[0] != needless]
     return {path.as_posix(): (folder / path).read_bytes() for path in paths}
@@ -36,7 +36,7 @@ class Original:
     """A folder that is changed here, and whose changes are sent.
 
     Args:
-        folder: as it is now, which the other side knows.
+        folder: the other side has it as it is now.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Original:
         self._sent = self._stamps()
 
     def changes(self) -> Changes:
-        """What has changed since this was last asked."""
+        """What has changed since the last call."""
         before, self._sent = self._sent, self._stamps()
         changed = [path for path, stamp in self._sent.items() if before.get(path) != stamp]
         gone = tuple(path for path in before if path not in self._sent)
@@ -61,7 +61,7 @@ class Original:
 def apply(folder: Path, changes: Changes) -> None:
     """Write the changes into the copy.
 
-    First the records, then the checkpoints that count on them, each whole; then what is gone goes; the result last.
+    First the records, then the checkpoints that rely on them, each whole; then files are removed; the result is last.
     """
     saved: dict[str, dict[str, bytes]] = {}
     for path, content in changes.files.items():
@@ -83,7 +83,7 @@ def apply(folder: Path, changes: Changes) -> None:
 
 def _write_checkpoint(folder: Path, name: str, files: Mapping[str, bytes]) -> None:
     folder.mkdir(exist_ok=True)
-    checkpoint.tidy(folder)  # of a kill while one was written
+    checkpoint.tidy(folder)  # left by a kill during a write
     temporary = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
     temporary.chmod(folder.stat().st_mode)  # mkdtemp makes folders that only their owner can read
     for file, content in files.items():
@@ -93,7 +93,7 @@ def _write_checkpoint(folder: Path, name: str, files: Mapping[str, bytes]) -> No
 
 
 def _files(folder: Path) -> list[Path]:
-    """Not what loggers keep, nor what a kill has left half written, nor what lies about among the checkpoints."""
+    """The files to send: none of loggers, none half written at a kill, no strangers among the checkpoints."""
     saved = {path.relative_to(folder) for path in checkpoint.paths(folder / "checkpoints")}
     paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return [

@@ -1,7 +1,9 @@
-"""Runs of two processes, each on a CPU, and what they have to do with runs of one.
+"""Runs of two processes, each on a CPU, compared with runs of one.
 
-A process of its own, since each rank is a fork of it, which costs no import: python tests/support/team_runs.py FOLDER.
-The ranks are given the environment that torchrun gives.
+python tests/support/distributed_runs.py FOLDER
+
+A separate process, since each rank is a fork of it, which costs no import. The ranks have the environment that torchrun
+gives.
 """
 
 import dataclasses
@@ -26,10 +28,13 @@ from text_cases import write_treebank
 from torch import Tensor
 
 import noisyact as na
-from noisyact_lab.engine import distributed as teams
+from noisyact_lab.engine import experiment as experiments
+from noisyact_lab.engine.distributed import join
 from noisyact_lab.engine.experiment import Experiment
 from noisyact_lab.engine.folder.files import read_json, read_lines
-from noisyact_lab.engine.run import folder_of, run
+from noisyact_lab.engine.job import Job, folder_of
+from noisyact_lab.engine.process_group import ProcessGroup
+from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.caption.caption import CAPTION
 from noisyact_lab.experiments.execute.execute import EXECUTE
 from noisyact_lab.experiments.mnist import MNIST
@@ -68,9 +73,9 @@ class EvaluatedWithinAnEpoch(Words):
         self.evaluate_every = 8
 
 
-WORDS_OFTEN = Small(
-    dataclasses.replace(PTB_WORD, start=EvaluatedWithinAnEpoch), {**WORDS.changes, "epochs": 1, "bound": 0.5}
-)
+OFTEN = dataclasses.replace(PTB_WORD, name="ptb-word-often", start=EvaluatedWithinAnEpoch)
+experiments._PLACES[OFTEN.name] = f"{__name__}:OFTEN"
+WORDS_OFTEN = Small(OFTEN, {**WORDS.changes, "epochs": 1, "bound": 0.5})
 WORDS_WITH_DROPOUT = WORDS._replace(experiment=PTB_WORD_MEDIUM)
 CHARACTERS = Small(PTB_CHAR, {**tiny.PTB_CHAR, "epochs": 1, "evaluate_every": 4}, ("train_bpc", "valid_bpc"))
 SMALL_TRANSLATE = Small(TRANSLATE, tiny.TRANSLATE, ("train_nll", "valid_nll"))
@@ -81,7 +86,7 @@ SMALL_CAPTION = Small(
 SMALL_EXECUTE = Small(EXECUTE, {**tiny.EXECUTE, "updates": 30, "evaluate_every": 10})
 
 
-def together(work: Callable[[teams.Team], None], kill_when: Callable[[], bool] | None = None) -> None:
+def together(work: Callable[[ProcessGroup], None], kill_when: Callable[[], bool] | None = None) -> None:
     """Do the work on two ranks; or kill both when something has happened."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -95,7 +100,7 @@ def together(work: Callable[[teams.Team], None], kill_when: Callable[[], bool] |
                 "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test",
             }  # fmt: skip
             try:
-                work(teams.join(torch.device("cpu")))
+                work(join(torch.device("cpu")))
             except BaseException as error:
                 print(f"rank {rank}: {error!r}", flush=True)
                 os._exit(1)
@@ -110,10 +115,10 @@ def together(work: Callable[[teams.Team], None], kill_when: Callable[[], bool] |
     assert ended == [0 if kill_when is None else signal.SIGKILL] * RANKS, ended
 
 
-def train(small: Small, arm: str, out: Path, team: teams.Team) -> None:
+def train(small: Small, arm: str, out: Path, group: ProcessGroup) -> None:
     """A run; the second rank has another folder, which must stay as it is: the first alone keeps the record."""
-    place = out if team.leads else out.with_name("untouched")
-    record = run(small.experiment, arm, "smoke", 3, place, device="cpu", changes=small.changes, team=team)
+    place = out if group.is_first else out.with_name("untouched")
+    record = run(Job(small.experiment.name, arm, "smoke", 3, place, device="cpu", changes=small.changes), group=group)
     assert record["devices"] == RANKS
 
 
@@ -127,13 +132,13 @@ def weights(experiment: Experiment, arm: str, out: Path) -> dict[str, Tensor]:
 def equals_one_process(folder: Path, runs: list[tuple[Small, str]]) -> None:
     """Without noise the averaged gradients are those of the whole batch, and what is carried is put together."""
 
-    def work(team: teams.Team) -> None:
+    def work(group: ProcessGroup) -> None:
         for small, arm in runs:
-            train(small, arm, folder / "two", team)
+            train(small, arm, folder / "two", group)
 
     together(work)
     for (experiment, changes, recorded), arm in runs:
-        run(experiment, arm, "smoke", 3, folder / "one", device="cpu", changes=changes)
+        run(Job(experiment.name, arm, "smoke", 3, folder / "one", device="cpu", changes=changes))
         one, two = (weights(experiment, arm, folder / name) for name in ("one", "two"))
         assert one.keys() == two.keys()
         for name in one:
@@ -159,15 +164,15 @@ def equals_one_process(folder: Path, runs: list[tuple[Small, str]]) -> None:
 def draws_differ(folder: Path) -> None:
     """Noise and dropout are each rank's own, also where a checkpoint has brought all generators to those of one."""
 
-    def work(team: teams.Team) -> None:
+    def work(group: ProcessGroup) -> None:
         torch.manual_seed(5)
-        team.reseed(5, 10)
+        group.reseed(5, 10)
         batch = torch.arange(24).reshape(3, 8)
-        share = team.share(batch, dim=1)
-        assert torch.equal(share, batch[:, 4 * team.rank : 4 * team.rank + 4])
-        assert torch.equal(team.whole(share, dim=1), batch)
+        share = group.share(batch, dim=1)
+        assert torch.equal(share, batch[:, 4 * group.rank : 4 * group.rank + 4])
+        assert torch.equal(group.all_gather(share, dim=1), batch)
         noise = na.NoisyHardTanh("nan")(torch.full((1000,), 3.0)).detach()
-        torch.save((noise, torch.rand(1000), team.mean(torch.tensor(float(team.rank)))), folder / f"{team.rank}.pt")
+        torch.save((noise, torch.rand(1000), group.mean(torch.tensor(float(group.rank)))), folder / f"{group.rank}.pt")
 
     together(work)
     first, second = (torch.load(folder / f"{rank}.pt") for rank in range(RANKS))
@@ -182,18 +187,18 @@ def draws_differ(folder: Path) -> None:
 def noise_of_the_tasks_differs(runs: list[tuple[Small, str, bool]]) -> None:
     """Given the same share of a batch the ranks have the same loss, but for noise and dropout."""
 
-    def work(team: teams.Team) -> None:
-        team.share = lambda batch, dim=0: batch.narrow(dim, 0, batch.shape[dim] // RANKS)
+    def work(group: ProcessGroup) -> None:
+        group.share = lambda batch, dim=0: batch.narrow(dim, 0, batch.shape[dim] // RANKS)
         for (experiment, changes, _), arm, differs in runs:
             torch.manual_seed(3)
             task: Any = experiment.start(experiment.effective(arm, "smoke", changes), 3, torch.device("cpu"))
             with torch.no_grad():
                 for parameter in task.model.parameters():
                     parameter *= 30  # until units saturate: there is no noise before
-            task.spread(team)
-            team.reseed(3, 0)
+            task.spread(group)
+            group.reseed(3, 0)
             task.update(0)
-            first, second = team.whole((task._sums if experiment is EXECUTE else task._nll)[None])
+            first, second = group.all_gather((task._sums if experiment is EXECUTE else task._nll)[None])
             assert first.isfinite().all()
             assert torch.equal(first, second) is not differs, (experiment.name, arm, first, second)
 
@@ -201,7 +206,7 @@ def noise_of_the_tasks_differs(runs: list[tuple[Small, str, bool]]) -> None:
 
 
 def uneven_batches_are_refused(runs: list[Small]) -> None:
-    class Five(teams.Team):
+    class Five(ProcessGroup):
         rank, size = 1, 5
 
     for experiment, changes, _ in runs:
@@ -212,8 +217,8 @@ def uneven_batches_are_refused(runs: list[Small]) -> None:
 
 
 def killed_and_resumed_ends_the_same(folder: Path, small: Small, arm: str) -> None:
-    def work(name: str) -> Callable[[teams.Team], None]:
-        return lambda team: train(small, arm, folder / name, team)
+    def work(name: str) -> Callable[[ProcessGroup], None]:
+        return lambda group: train(small, arm, folder / name, group)
 
     whole, killed = (folder_of(folder / name, small.experiment.name, "smoke", arm, 3) for name in ("whole", "killed"))
     together(work("whole"))
@@ -227,11 +232,11 @@ def killed_and_resumed_ends_the_same(folder: Path, small: Small, arm: str) -> No
 def finished_is_not_done_again(folder: Path) -> None:
     result = folder_of(folder / "killed", "unique", "smoke", "nan", 3) / "result.json"
     stamp = result.stat().st_mtime_ns
-    together(lambda team: train(SMALL_UNIQUE, "nan", folder / "killed", team))  # known to all ranks
+    together(lambda group: train(SMALL_UNIQUE, "nan", folder / "killed", group))  # known to all ranks
     assert result.stat().st_mtime_ns == stamp
     assert read_json(result)["devices"] == RANKS
     with pytest.raises(ValueError, match="devices is 2 there and None here"):
-        run(UNIQUE, "nan", "smoke", 3, folder / "killed", device="cpu", changes=SMALL_UNIQUE.changes)
+        run(Job("unique", "nan", "smoke", 3, folder / "killed", device="cpu", changes=SMALL_UNIQUE.changes))
 
 
 def main(folder: Path) -> None:

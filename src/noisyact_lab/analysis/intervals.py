@@ -1,13 +1,14 @@
-"""Means with intervals over seeds."""
+"""The mean over seeds and its 95% interval."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-__all__ = ["interval", "is_finite"]
+from noisyact_lab.engine.folder.files import is_finite
+
+__all__ = ["interval"]
 
 # Student's t for 95%, two-sided, by degrees of freedom; beyond the table the next entry below is used, which is wider.
 _T = {
@@ -36,15 +37,3 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None, float
     half = scale * (t * statistics.stdev(parts) / math.sqrt(len(values)))
     low, high = mean - half, mean + half
     return (mean, low, high) if is_finite(low) and is_finite(high) else (mean, None, None)
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a value, whatever it is, is a number that a float can hold.
-
-    >>> is_finite(3), is_finite(True), is_finite("3"), is_finite(float("nan")), is_finite(10**400)
-    (True, False, False, False, False)
-    """
-    try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False
