@@ -24,7 +24,7 @@ from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import WrongResult
 from noisyact_lab.bench.recurrent_gpu import exact_products, graph, median_ms
 from noisyact_lab.bench.timing import median_times
-from noisyact_lab.loops.adadelta import Adadelta
+from noisyact_lab.loops.adadelta import adadelta
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact_lab.models.translation import Translation
@@ -89,7 +89,7 @@ def _translation(device: torch.device) -> Made:
 
     return Made(
         model, loss, int(lengths[1].sum()),
-        lambda parameters: Adadelta(parameters, 1.0, 0.95, 1e-6, on_gpu), 1.0,
+        lambda parameters: adadelta(parameters, 1.0, device), 1.0,
     )  # fmt: skip
 
 
