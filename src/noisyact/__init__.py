@@ -13,11 +13,14 @@ from noisyact.activations import NoisyReLU as NoisyReLU
 from noisyact.activations import noise_parameters as noise_parameters
 from noisyact.activations import set_noise_scale as set_noise_scale
 from noisyact.anneal import NoiseScheduler as NoiseScheduler
+from noisyact.attention import additive_scores as additive_scores
 from noisyact.conversion.convert import denoisify as denoisify
 from noisyact.conversion.convert import noisify as noisify
 from noisyact.conversion.inventory import inventory as inventory
+from noisyact.deferral import deferred_gradients as deferred_gradients
 from noisyact.diagnostics.finite import FiniteWatch as FiniteWatch
 from noisyact.diagnostics.saturation import saturation as saturation
+from noisyact.noise import seeds_in_blocks as seeds_in_blocks
 from noisyact.pairs import HARD_SIGMOID as HARD_SIGMOID
 from noisyact.pairs import HARD_TANH as HARD_TANH
 from noisyact.pairs import RELU as RELU
@@ -64,8 +67,10 @@ __all__ = [
     "NoisyReLU",
     "Pair",
     "Scheme",
+    "additive_scores",
     "anneal",
     "backend_info",
+    "deferred_gradients",
     "denoisify",
     "functional",
     "harden",
@@ -74,6 +79,7 @@ __all__ = [
     "noisify",
     "saturation",
     "scheme",
+    "seeds_in_blocks",
     "set_noise_scale",
 ]
 

@@ -7,6 +7,7 @@ Everything here is plain torch on the tensors it is given; noise comes in as an 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,17 @@ from torch import Tensor
 from noisyact.pairs import HardPair, Pair
 from noisyact.schemes import NAH, NANI, NANIS, Scheme
 
-__all__ = ["Paths", "delta", "direction", "expected_epsilon", "path_derivatives", "phi", "sigma"]
+__all__ = [
+    "Paths",
+    "delta",
+    "derivative",
+    "direction",
+    "expected_epsilon",
+    "noise_sigma",
+    "path_derivatives",
+    "phi",
+    "sigma",
+]
 
 
 def delta(h: Tensor, u: Tensor) -> Tensor:
@@ -99,44 +110,63 @@ class Paths(NamedTuple):
 
 
 def path_derivatives(
-    x: Tensor, pair: HardPair, scheme: Scheme, scale: Tensor | float, p: Tensor | float, xi: Tensor | None
+    x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float, xi: Tensor | None
 ) -> Paths:
     """The derivative of :func:`phi` in closed form, path by path: through u, through h and through sigma.
 
-    With ``t = tanh(p Delta / 2)`` and s = 1 where h is saturated: ``d sigma/d Delta = (c/4) t (1 - t^2) p`` and
-    ``d Delta/dx = -s u'``. At the output the paths are ``(1 - alpha) u'``, ``alpha (1 - s) u'`` and
-    ``d epsilon sigma'``. At the input they are 0, ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``.
+    With ``t = tanh(p Delta / 2)``, ``d sigma/d Delta = (c/4) t (1 - t^2) p`` and ``d Delta/dx = h' - u'``. At the
+    output the paths are ``(1 - alpha) u'``, ``alpha h'`` and ``d epsilon sigma'``. At the input they are 0,
+    ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``. The h' and u' of a :class:`Pair` are autograd's.
     """
-    u = pair.u(x)
-    h = pair.clip(u)
-    zero = torch.zeros_like(x)
-    slope = zero + pair.slope
-    linear_part = (u >= pair.low) & (u <= pair.high)
+    h, u = pair.h(x), pair.u(x)
+    dh, du = _slopes(pair, x)
     Delta = delta(h, u)
     limit = torch.finfo(x.dtype).max
     t = torch.tanh(0.5 * (p * Delta.clamp(-limit, limit)))
     rate = 0.25 * scale * t * (1 - t * t)  # d sigma / d (p Delta)
-    through_Delta = torch.where(linear_part, zero, -slope)
+    zero = torch.zeros_like(x)
     if scheme.at_input:
-        strength = _input_sigma(x, pair, scheme, scale, t)
-        v = pair.u(x if xi is None else x + strength * xi)
-        nonlinear = torch.where((v >= pair.low) & (v <= pair.high), slope, zero)
+        nonlinear = _slopes(pair, x if xi is None else x + noise_sigma(x, pair, scheme, scale, p) * xi)[0]
         if xi is None or not scheme.learns_p:
             return Paths(zero, nonlinear, zero, zero)
-        return Paths(zero, nonlinear, nonlinear * xi * rate * p * through_Delta, nonlinear * xi * rate * Delta)
+        return Paths(zero, nonlinear, nonlinear * xi * rate * p * (dh - du), nonlinear * xi * rate * Delta)
     noise = direction(x, scheme.leak) * _epsilon(scheme, xi)
-    nonlinear = (1 - scheme.leak) * torch.where(linear_part, slope, zero)
-    paths = Paths(scheme.leak * slope, nonlinear, noise * rate * p * through_Delta, noise * rate * Delta)
+    paths = Paths(scheme.leak * du, (1 - scheme.leak) * dh, noise * rate * p * (dh - du), noise * rate * Delta)
     if scheme.clips:
         value = _leaky(h, Delta, scheme) + noise * (0.25 * scale * t * t)
-        open_ = (value >= pair.low) & (value <= pair.high)
+        open_ = value == pair.clip(value)
         paths = Paths(*(torch.where(open_, path, zero) for path in paths))
     return paths
 
 
-def _input_sigma(x: Tensor, pair: HardPair, scheme: Scheme, scale: Tensor | float, t: Tensor) -> Tensor:
+def noise_sigma(x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float) -> Tensor:
+    """The standard deviation of a scheme's noise: learned, fixed (NANI), or fixed where h is saturated (NANIS).
+
+    >>> noise_sigma(torch.tensor([0.0, 2.0]), HardPair(1.0, 0.0, -1.0, 1.0), NANIS(), 0.3, 1.0)
+    tensor([0.0000, 0.3000])
+    """
     if isinstance(scheme, NANI):
         return torch.zeros_like(x) + scale
     if isinstance(scheme, NANIS):
         return torch.where(pair.saturated(x), torch.zeros_like(x) + scale, torch.zeros_like(x))
-    return 0.25 * scale * (t * t)
+    return sigma(delta(pair.h(x), pair.u(x)), p, scale)
+
+
+def _slopes(pair: HardPair | Pair, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``h'(x)`` and ``u'(x)``."""
+    if isinstance(pair, Pair):
+        return derivative(pair.h, x), derivative(pair.u, x)
+    u, slope = pair.u(x), torch.zeros_like(x) + pair.slope
+    return torch.where((u >= pair.low) & (u <= pair.high), slope, torch.zeros_like(x)), slope
+
+
+def derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``f'(x)`` of any elementwise function, by autograd.
+
+    >>> derivative(torch.square, torch.tensor([0.0, 2.0]))
+    tensor([0., 4.])
+    """
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        y = f(leaf)
+        return torch.autograd.grad(y.sum(), leaf)[0] if y.requires_grad else torch.zeros_like(x)

@@ -6,9 +6,11 @@ activation checkpointing, a compiled graph) sees the noise of the forward pass a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed
@@ -23,7 +25,7 @@ try:
 except ImportError:  # torch promises neither the module nor its settings
     _partitioner = None
 
-__all__ = ["draw_seed", "draw_seeds", "fresh_seed", "recurrent_normal", "source", "standard_normal"]
+__all__ = ["draw_seed", "draw_seeds", "recurrent_normal", "seeds_in_blocks", "standard_normal"]
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 7
@@ -125,24 +127,65 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
     checkpointed = activation_checkpointing.current_pass()
     if checkpointed is not None:
-        return checkpointed.seed(lambda: fresh_seed(device, generator, shape), of_torch=generator is None)
-    if source.draw is not None and generator is None and shape == ():
-        return source.draw(device)
-    return fresh_seed(device, generator, shape)
+        return checkpointed.seed(lambda: _fresh_seed(device, generator, shape), of_torch=generator is None)
+    blocks = _region.blocks
+    if blocks is not None and generator is None and shape == () and not _in_transform():
+        return blocks.next(device)
+    return _fresh_seed(device, generator, shape)
 
 
-def fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
-    """Seeds that the generator gives now, and no other process."""
+def _fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
+    """Seeds from the generator that differ between the processes of a distributed job."""
     return _rank_seed(_random_seed(device, generator, shape))
 
 
-class _Source(threading.local):
-    """Where this thread's seeds come from, if not one by one from the generator; `experiments.seed_blocks` sets it."""
+def seeds_in_blocks(on: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Draw the seeds of the calls within it many at a time; what is left of a block at its end is dropped.
 
-    draw: Callable[[torch.device], Tensor] | None = None
+    A loop of small noisy calls draws a seed at each of them, and on a GPU a draw takes as long as a small kernel. The
+    noise differs from that without it. Enter it inside a step that is recorded as a CUDA graph: a block drawn before
+    the recording would be the same at each replay. Calls with a generator, regions of activation checkpointing and
+    transforms of torch.func draw their seeds one by one.
+
+    Args:
+        on: False for a context manager that does nothing.
+
+    >>> with seeds_in_blocks():
+    ...     first, second = (draw_seed(torch.device("cpu")) for _ in range(2))
+    >>> torch.equal(first, second)
+    False
+    """
+    return _Blocks() if on else contextlib.nullcontext()
 
 
-source = _Source()
+class _Blocks:
+    _SIZE = 64
+
+    def __init__(self) -> None:
+        self._left: dict[torch.device, Iterator[Tensor]] = {}
+
+    def __enter__(self) -> None:
+        self._before, _region.blocks = _region.blocks, self
+
+    def __exit__(self, *_: object) -> None:
+        _region.blocks = self._before
+
+    def next(self, device: torch.device) -> Tensor:
+        seed = next(self._left.get(device, iter(())), None)
+        if seed is None:
+            # Every second number: Triton compiles a kernel again for an address that is no multiple of 16.
+            self._left[device] = iter(_fresh_seed(device, None, (self._SIZE, 2))[:, 0].unbind())
+            seed = next(self._left[device])
+        return seed
+
+
+class _Region(threading.local):
+    """This thread's innermost region of :func:`seeds_in_blocks`."""
+
+    blocks: _Blocks | None = None
+
+
+_region = _Region()
 
 
 def _random_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:

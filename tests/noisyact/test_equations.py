@@ -212,9 +212,10 @@ def test_expectation_by_a_million_draws(noise, alpha, pair):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=scheme_ids)
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", [*PAIRS, "functions"])
 def test_path_derivatives_sum_to_autograd(scheme, pair):
-    pair = PAIRS[pair]
+    functions = na.Pair(torch.tanh, lambda x: x, x_t=(-1.0, 1.0), limits=(-1.0, 1.0))
+    pair = functions if pair == "functions" else PAIRS[pair]
     x = (torch.randn(500, dtype=torch.float64) * 4).requires_grad_()
     p = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
     for xi in (torch.randn(500, dtype=torch.float64), None):

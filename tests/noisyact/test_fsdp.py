@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from one_seed import OneSeed
 from ranks import RANKS, run
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 import noisyact as na
-from noisyact.noise import source
 
 KINDS = {"lstm": na.NoisyLSTM, "gru": na.NoisyGRU}
 WRAPPINGS = ["layer", "model", "layer and model"]
@@ -47,15 +47,12 @@ def inputs(rank: int) -> Tensor:
 
 def step(model: nn.Module, x: Tensor) -> Tensor:
     """A step with noise of one seed on all ranks."""
-    source.draw = lambda device: torch.tensor(2**61 + 5, device=device)
-    try:
+    with OneSeed(2**61 + 5):
         loss = model(x).square().sum()
         held = [torch.full((n,), torch.nan) for n in range(1, 400, 3)]  # takes what forward has given back
         loss.backward()
         del held
         return loss.detach()
-    finally:
-        source.draw = None
 
 
 def sharded(case: tuple[str, str, bool, str]) -> dict[str, Tensor]:

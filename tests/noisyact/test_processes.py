@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_seed import OneSeed
 
 import noisyact as na
-from noisyact.noise import source
 
 SETUP = """
 import os, signal, sys, warnings
@@ -105,15 +105,11 @@ def test_threads_at_once_give_what_one_gives(name, backward):
     inputs = [torch.randn(shape) * 3 for _ in range(4)]
 
     def work(number):
-        source.draw = lambda device: torch.tensor(1000 + number)
-        try:
-            x = inputs[number].clone().requires_grad_(backward)
-            with torch.set_grad_enabled(backward):
-                y = module(x)
-                y = y[0] if isinstance(y, tuple) else y
-            return [y.detach(), *(torch.autograd.grad(y.sum(), [x, *module.parameters()]) if backward else ())]
-        finally:
-            source.draw = None
+        x = inputs[number].clone().requires_grad_(backward)
+        with OneSeed(1000 + number), torch.set_grad_enabled(backward):
+            y = module(x)
+            y = y[0] if isinstance(y, tuple) else y
+        return [y.detach(), *(torch.autograd.grad(y.sum(), [x, *module.parameters()]) if backward else ())]
 
     wanted, found, barrier = [work(number) for number in range(4)], {}, threading.Barrier(4)
 

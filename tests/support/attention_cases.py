@@ -4,8 +4,8 @@ import contextlib
 
 import torch
 
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.models.additive_attention import additive_scores
+from noisyact.attention import additive_scores
+from noisyact.deferral import deferred_gradients
 
 
 def parts(shape, make, device, dtype=torch.float32):
@@ -19,12 +19,12 @@ def parts(shape, make, device, dtype=torch.float32):
     return function, [(2 * leaf if leaf.dim() > 2 else leaf).to(device, dtype).requires_grad_() for leaf in leaves]
 
 
-def looked(function, leaves, gathered):
+def looked(function, leaves, deferred):
     """Scores and gradients of a loop of four queries, each of which is made of the scores before it."""
     torch.manual_seed(7)
     keys, queries, weight, bias = leaves
     found, before = [], 0.0
-    with gathered_gradients() if gathered else contextlib.nullcontext():
+    with deferred_gradients() if deferred else contextlib.nullcontext():
         for query in queries.unbind():
             e = additive_scores(keys, query + before, function, weight, bias)
             before = e.mean(dim=2, keepdim=True)

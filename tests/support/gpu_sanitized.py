@@ -32,7 +32,6 @@ from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import step
 from noisyact.ops.recurrent.gpu.plan import processors
 from noisyact.ops.recurrent.types import GATES
-from noisyact_lab.loops import adadelta_kernel
 from noisyact_lab.models import ntm_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -194,24 +193,12 @@ def turing_machine() -> Iterator[tuple[str, Run]]:
         yield f"Turing machine {(batch, heads, rows, width)}", run
 
 
-def adadelta() -> Iterator[tuple[str, Run]]:
-    """The optimiser's kernel."""
-    for count in (1, 2049):
-
-        def run(count=count) -> list[Tensor]:
-            weight, gradient, square, delta = normal(count), normal(count), normal(count).abs(), normal(count).abs()
-            adadelta_kernel.update(weight, gradient, square, delta, 0.7, 0.9, 1e-5)
-            return [weight, square, delta]
-
-        yield f"Adadelta {count}", run
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", default="", help="run the cases with this in their names")
     chosen = parser.parse_args().k
     start, count = time.monotonic(), 0
-    for part in (activations, cells, layers, stacked_layers, attention_scores, turing_machine, adadelta):
+    for part in (activations, cells, layers, stacked_layers, attention_scores, turing_machine):
         for name, run in part():
             if chosen not in name:
                 continue

@@ -6,10 +6,10 @@ from attention_cases import equal, looked, parts
 from cases import PAIRS, SCHEMES, scheme_ids
 
 import noisyact as na
+from noisyact.attention import additive_scores
+from noisyact.deferral import deferred_gradients
 from noisyact.ops.activation import reference
 from noisyact.ops.attention import triton
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.models.additive_attention import additive_scores
 
 SEED = torch.tensor(2**61 + 987654321)
 SHAPES = {
@@ -71,7 +71,7 @@ def test_every_shape(shape):
 
 
 @pytest.mark.parametrize("noise", ["nah", "nanil"])
-def test_gathered_gradients_are_autograds(noise, monkeypatch):
+def test_deferred_gradients_are_autograds(noise, monkeypatch):
     function, leaves = parts((1, 1, 3, 64), lambda: na.NoisyHardTanh(noise), "cpu")
     _, theirs = looked(function, leaves, False)
     monkeypatch.setattr(triton, "serves", lambda keys: True)
@@ -83,7 +83,7 @@ def test_gathered_gradients_are_autograds(noise, monkeypatch):
 def test_a_pass_that_does_not_ask_for_the_keys_leaves_nothing_behind(monkeypatch):
     monkeypatch.setattr(triton, "serves", lambda keys: True)
     function, (keys, queries, weight, _) = parts((1, 1, 2, 64), lambda: na.NoisyHardTanh("nah"), "cpu")
-    with gathered_gradients():
+    with deferred_gradients():
         e = sum(additive_scores(keys, query, function, weight).square().sum() for query in queries[:2].unbind())
     first = torch.autograd.grad(e, keys, retain_graph=True)[0]
     torch.autograd.grad(e, queries, retain_graph=True)

@@ -1,4 +1,4 @@
-"""Looking inside: where a model saturates, how strong the noise is there, and by which path gradients return."""
+"""Measures where a model saturates, how strong the noise is there, and along which path gradients return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from noisyact.activations import NoisyActivation, check_model
 from noisyact.conversion.inventory import unchanged
 from noisyact.diagnostics.finite import FiniteWatch, NonFinite
-from noisyact.diagnostics.trace import Sighting, UnitGroup, input_of, sightings, sightings_inside
+from noisyact.diagnostics.trace import TracedCall, UnitGroup, input_of, trace, trace_recurrent
 from noisyact.pairs import HardPair
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent
@@ -61,8 +61,8 @@ def saturation(
 
     The model runs in the mode it is in: call ``model.train()`` first to see the noise. Nothing of it changes: random
     generators, buffers and ``.grad`` are left as they were. A soft tanh or sigmoid counts as saturated where its hard
-    version is. Of our recurrent layers and cells each nonlinearity is listed, `lstm.l0.f` the forget gate of a first
-    layer, and they are computed by the reference for once. Torch's own show nothing of their inside and are not listed.
+    version is. Each nonlinearity of our recurrent layers and cells is listed, `lstm.l0.f` being the forget gate of a
+    first layer; the reference computes them in this one run. Torch's recurrent modules are not listed.
 
     Args:
         model: any module.
@@ -83,47 +83,47 @@ def saturation(
         raise TypeError(f"loss must be a function of the model's output, not {loss!r:.80}")
     with (
         unchanged(model),
-        sightings(model) as seen,
+        trace(model) as calls,
         FiniteWatch(model) as watch,
         torch.set_grad_enabled(loss is not None),
     ):
         output = model(*inputs, **keywords)
-        gradients = _gradients(output, loss, seen)
-    groups: dict[str, list[UnitGroup]] = {}
-    for call, gradient in zip(seen, gradients, strict=True):
-        groups.setdefault(call.name, []).append(call.measure(gradient))
-    return Saturation(tuple(_mean(calls) for calls in groups.values()), tuple(watch.findings()))
+        gradients = _gradients(output, loss, calls)
+    measured: dict[str, list[UnitGroup]] = {}
+    for call, gradient in zip(calls, gradients, strict=True):
+        measured.setdefault(call.name, []).append(call.measure(gradient))
+    return Saturation(tuple(_mean(groups) for groups in measured.values()), tuple(watch.findings()))
 
 
-def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, seen: list[Sighting]) -> list[Tensor | None]:
+def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, calls: list[TracedCall]) -> list[Tensor | None]:
     if loss is None:
-        return [None] * len(seen)
+        return [None] * len(calls)
     value = loss(output)
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(f"loss must return one number as a tensor, not {value!r}")
-    asked = [call.output for call in seen if call.output.requires_grad]
+    asked = [call.output for call in calls if call.output.requires_grad]
     if not asked:
-        return [torch.zeros_like(call.output) for call in seen]
+        return [torch.zeros_like(call.output) for call in calls]
     if not value.requires_grad:
         raise ValueError(f"loss must depend on the model's output by way of torch; {value!r} has no gradient")
     found = iter(torch.autograd.grad(value.reshape(()), asked, allow_unused=True, materialize_grads=True))
-    return [next(found) if call.output.requires_grad else torch.zeros_like(call.output) for call in seen]
+    return [next(found) if call.output.requires_grad else torch.zeros_like(call.output) for call in calls]
 
 
-def _mean(calls: list[UnitGroup]) -> UnitGroup:
-    first = calls[0]
+def _mean(groups: list[UnitGroup]) -> UnitGroup:
+    first = groups[0]
     numbers = [field.name for field in dataclasses.fields(first) if field.name not in ("name", "kind")]
-    means = {number: sum(getattr(call, number) for call in calls) / len(calls) for number in numbers}
+    means = {number: sum(getattr(group, number) for group in groups) / len(groups) for number in numbers}
     return UnitGroup(first.name, first.kind, **means)
 
 
 class SaturationMeter:
     """Measures, during training, the share of saturated activations of each noisy module.
 
-    It looks only when switched on, at the steps that are logged, and costs nothing in between. What is in evaluation
-    mode is passed over. Of a recurrent layer or cell each nonlinearity is measured, under the names that
-    :func:`saturation` has, in a call of its own by the reference: the training is not changed by being looked at. In a
-    compiled model and in a CUDA graph that is recorded they are passed over.
+    It measures only while it is active, at the steps that are logged, and costs nothing in between. Modules in
+    evaluation mode are skipped. The nonlinearities of recurrent layers and cells have the names that :func:`saturation`
+    gives them; the reference computes them in an additional call, which does not change the training. In a compiled
+    model, and while a CUDA graph is recorded, recurrent layers and cells are skipped.
 
     >>> from noisyact import NoisyHardTanh
     >>> model = nn.Sequential(NoisyHardTanh())
@@ -144,7 +144,7 @@ class SaturationMeter:
         ]
 
     def _note_of(self, module: nn.Module) -> Callable[[str], Any] | None:
-        """What makes the hook of a module, of one that can be measured."""
+        """The method that makes a module's hook; None for a module that cannot be measured."""
         if isinstance(module, NoisyActivation) and isinstance(module.pair, HardPair):
             return self._note
         return self._note_inside if isinstance(module, (NoisyRecurrent, NoisyCell)) else None
@@ -160,7 +160,7 @@ class SaturationMeter:
     def _note_inside(self, name: str) -> Any:
         def hook(module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict, output: Any) -> None:
             if self.active and module.training and not (torch.compiler.is_compiling() or _capturing()):
-                for call in sightings_inside(name, module, args, kwargs):
+                for call in trace_recurrent(name, module, args, kwargs):
                     self._shares.setdefault(call.name, []).append(call.function.saturated(call.x).float().mean())
 
         return hook
@@ -172,7 +172,7 @@ class SaturationMeter:
         return shares
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

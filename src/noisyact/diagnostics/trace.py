@@ -1,7 +1,7 @@
-"""What nonlinearities do while a model runs: what went in, what noise they had, what came out.
+"""Records every call of a nonlinearity while a model runs: its input, its noise and its output.
 
-Modules are seen by hooks. The nonlinearities of our recurrent layers and cells are inside kernels; for the time of a
-watch these are computed by the reference, with the same noise, which shows them.
+Hooks record the calls of modules. The nonlinearities of our recurrent layers and cells are inside kernels; while a
+trace is on, the reference computes them with the same noise and reports each of them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from noisyact.ops.recurrent.observer import observed
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair, Pair
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent
-from noisyact.schemes import NAH, Scheme
+from noisyact.schemes import Scheme
 
-__all__ = ["Function", "Sighting", "UnitGroup", "input_of", "sightings", "sightings_inside"]
+__all__ = ["Function", "TracedCall", "UnitGroup", "input_of", "trace", "trace_recurrent"]
 
 _NAMES = {"lstm": ("i", "f", "g", "o", "c"), "gru": ("r", "z", "n"), "rnn_tanh": ("h",), "rnn_relu": ("h",)}
-"""Of a cell's nonlinearities, in their order; c is the tanh of the LSTM's c."""
+"""The names of a cell's nonlinearities in order; c is the tanh of the LSTM's c."""
 _HARD = {(0.0, 1.0): HARD_SIGMOID, (-1.0, 1.0): HARD_TANH}
 """The hard version of a soft function, by its limits."""
 
@@ -61,18 +61,11 @@ class Function(NamedTuple):
     scale: Tensor | None = None
     p: Tensor | None = None
     without: Callable[[Tensor], Tensor] | None = None
-    """What it computes instead of phi: a function without noise."""
+    """The function without noise that is computed instead of phi."""
 
     def sigma(self, x: Tensor) -> Tensor:
         """The standard deviation of the noise."""
-        if self.noise is None:
-            return torch.zeros_like(x)
-        assert self.scale is not None
-        scale = self.scale.double()
-        if self.noise.learns_p:
-            Delta = equations.delta(self.pair.h(x), self.pair.u(x))
-            return equations.sigma(Delta, 1.0 if self.p is None else self.p.detach().double(), scale)
-        return torch.where(self.saturated(x), scale, 0.0) if self.noise.name == "nanis" else scale.expand_as(x)
+        return torch.zeros_like(x) if self.noise is None else equations.noise_sigma(x, self.pair, *self._noise())
 
     def saturated(self, x: Tensor) -> Tensor:
         """Where x is on or beyond a threshold."""
@@ -80,19 +73,18 @@ class Function(NamedTuple):
         has_thresholds = isinstance(pair, HardPair) or pair.x_t is not None
         return pair.saturated(x) if has_thresholds else pair.h(x) != pair.u(x)
 
-    def value(self, x_u: Tensor, x_h: Tensor, x_sigma: Tensor, xi: Tensor | None) -> Tensor:
-        """What it computes, with a copy of x for each path of the gradient."""
+    def paths(self, x: Tensor, xi: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The derivatives by x through u, through h and through sigma."""
         if self.noise is None or self.without is not None:
-            return (self.without or self.pair.h)(x_h)
-        epsilon = equations.expected_epsilon(self.noise)
-        if xi is not None:
-            epsilon = xi.double().abs() if isinstance(self.noise, NAH) else xi.double()
-        sigma = self.sigma(x_sigma)
-        if self.noise.at_input:
-            return self.pair.h(x_h + sigma * epsilon)
-        value = (1 - self.noise.leak) * self.pair.h(x_h) + self.noise.leak * self.pair.u(x_u)
-        value = value + equations.direction(x_h, self.noise.leak) * sigma * epsilon
-        return self.pair.clip(value) if self.noise.clips else value
+            zero = torch.zeros_like(x)
+            return zero, equations.derivative(self.without or self.pair.h, x), zero
+        return equations.path_derivatives(x, self.pair, *self._noise(), None if xi is None else xi.double())[:3]
+
+    def _noise(self) -> tuple[Scheme, Tensor, Tensor | float]:
+        """The scheme, and in float64 its scale and p."""
+        assert self.noise is not None
+        assert self.scale is not None
+        return self.noise, self.scale.double(), 1.0 if self.p is None else self.p.detach().double()
 
 
 def _function_of(module: nn.Module, xi: Tensor | None) -> Function:
@@ -105,7 +97,7 @@ def _function_of(module: nn.Module, xi: Tensor | None) -> Function:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sighting:
+class TracedCall:
     """One call of one nonlinearity."""
 
     name: str
@@ -115,72 +107,67 @@ class Sighting:
     xi: Tensor | None
     output: Tensor
 
+    @torch.no_grad()
     def measure(self, gradient: Tensor | None) -> UnitGroup:
-        """In numbers; with the gradient of the output, also by which path it returns."""
+        """The call in numbers; given the gradient of its output, with the gradient along each path."""
         x = self.x.detach().double()
         if x.numel() == 0:
             return UnitGroup(self.name, self.kind, 0.0, 0.0, 0.0)
         function = self.function
-        with torch.no_grad():
-            saturated = function.saturated(x).double().mean().item()
-            depth = equations.delta(function.pair.h(x), function.pair.u(x)).abs().mean().item()
-            sigma = function.sigma(x).mean().item()
-        return UnitGroup(self.name, self.kind, saturated, depth, sigma, *self._paths(x, gradient))
-
-    def _paths(self, x: Tensor, gradient: Tensor | None) -> tuple[float, float, float]:
+        saturated = function.saturated(x).double().mean().item()
+        depth = equations.delta(function.pair.h(x), function.pair.u(x)).abs().mean().item()
+        numbers = self.name, self.kind, saturated, depth, function.sigma(x).mean().item()
         if gradient is None:
-            return math.nan, math.nan, math.nan
-        with torch.enable_grad():
-            copies = x_u, x_h, x_sigma = [x.clone().requires_grad_() for _ in range(3)]
-            value = self.function.value(x_u, x_h, x_sigma, self.xi)
-            found = torch.autograd.grad(value, copies, gradient.double(), allow_unused=True, materialize_grads=True)
-        linear, nonlinear, stochastic = (path.abs().mean().item() for path in found)
-        return linear, nonlinear, stochastic
+            return UnitGroup(*numbers)
+        linear, nonlinear, stochastic = (
+            (gradient.double() * path).abs().mean().item() for path in function.paths(x, self.xi)
+        )
+        return UnitGroup(*numbers, linear, nonlinear, stochastic)
 
 
 @contextlib.contextmanager
-def sightings(model: nn.Module) -> Iterator[list[Sighting]]:
-    """A list that fills while the model runs, in the order of the calls."""
-    seen: list[Sighting] = []
+def trace(model: nn.Module) -> Iterator[list[TracedCall]]:
+    """A list to which each call is appended while the model runs."""
+    calls: list[TracedCall] = []
     handles = []
-    inside = _Inside(seen)
+    recurrent = _RecurrentHooks(calls)
     for name, module in model.named_modules():
         if isinstance(module, (NoisyRecurrent, NoisyCell)):
-            handles.append(module.register_forward_pre_hook(inside.enter(name)))
-            handles.append(module.register_forward_hook(inside.leave, always_call=True))
+            handles.append(module.register_forward_pre_hook(recurrent.enter(name)))
+            handles.append(module.register_forward_hook(recurrent.leave, always_call=True))
         elif isinstance(module, NoisyActivation) or pair_of(module) is not None:
-            call = _Call(name, seen)
-            handles.append(module.register_forward_pre_hook(call.enter, with_kwargs=True))
-            handles.append(module.register_forward_hook(call.leave))
+            hooks = _ModuleHooks(name, calls)
+            handles.append(module.register_forward_pre_hook(hooks.enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(hooks.leave))
     try:
-        with observed(inside):
-            yield seen
+        with observed(recurrent):
+            yield calls
     finally:
         for handle in handles:
             handle.remove()
 
 
-def sightings_inside(name: str, module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict) -> list[Sighting]:
-    """What the nonlinearities of a recurrent layer or cell do in a call, by no hook and for no gradient.
+def trace_recurrent(name: str, module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict) -> list[TracedCall]:
+    """Call a recurrent layer or cell once more, without gradients, and return the calls of its nonlinearities.
 
-    It is a call of its own, with noise of its own, and leaves the module and the generators as they were.
+    The noise is drawn anew; the module and the random generators stay as they were. No hook of the module runs.
     """
-    seen: list[Sighting] = []
-    inside = _Inside(seen)
-    with unchanged(module), torch.no_grad(), observed(inside, alone=True):
-        inside.enter(name)(module, args)
+    calls: list[TracedCall] = []
+    hooks = _RecurrentHooks(calls)
+    with unchanged(module), torch.no_grad(), observed(hooks, alone=True):
+        hooks.enter(name)(module, args)
         try:
             module.forward(*args, **kwargs)
         finally:
-            inside.leave(module, args, None)
-    return seen
+            hooks.leave(module, args, None)
+    return calls
 
 
-class _Call:
-    """Hooks of a module: feed it a known xi, and note every call."""
+class _ModuleHooks:
+    """The hooks of a module: they give it a known xi and record every call."""
 
-    def __init__(self, name: str, seen: list[Sighting]) -> None:
-        self._name, self._seen = name, seen
+    def __init__(self, name: str, calls: list[TracedCall]) -> None:
+        self._name, self._calls = name, calls
         self._entered: list[tuple[Tensor, Tensor | None]] = []
 
     def enter(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -191,21 +178,21 @@ class _Call:
                 wide = torch.float64 if x.dtype == torch.float64 else torch.float32
                 xi = torch.randn(x.shape, device=x.device, dtype=wide)
                 args, kwargs = args[:1], {**kwargs, "xi": xi}
-        self._entered.append((x.detach().clone(), xi))  # now: the module may write its output over x
+        self._entered.append((x.detach().clone(), xi))  # copied now: the module may write its output over x
         return args, kwargs
 
     def leave(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         x, xi = self._entered.pop()
         output = _asked(output)
-        self._seen.append(Sighting(self._name, type(module).__name__, _function_of(module, xi), x, xi, output))
-        return output.clone()  # what is done to it in place must not reach the tensor that gradients are asked of
+        self._calls.append(TracedCall(self._name, type(module).__name__, _function_of(module, xi), x, xi, output))
+        return output.clone()  # an operation in place must not change the tensor whose gradient is asked for
 
 
-class _Inside:
-    """Hooks of recurrent layers and cells, and the reference's observer, which sees what they do in between."""
+class _RecurrentHooks:
+    """The hooks of recurrent layers and cells, and the reference's observer while these run."""
 
-    def __init__(self, seen: list[Sighting]) -> None:
-        self._seen = seen
+    def __init__(self, calls: list[TracedCall]) -> None:
+        self._calls = calls
         self._running: list[tuple[str, Any, str]] = []
         self._layers: list[str] = []
 
@@ -222,7 +209,7 @@ class _Inside:
         _, module, module.backend = self._running.pop()
 
     def begins(self) -> None:
-        """As reference.Observer; the layers come in the order of their names."""
+        """See reference.Observer; the layers come in the order of their names."""
         if self._running:
             self._layer = self._layers.pop()
 
@@ -230,24 +217,24 @@ class _Inside:
         self, n: int, x: Tensor, y: Tensor, pair: HardPair | Pair, scheme: Scheme | None, scale: Tensor,
         p: Tensor | None, xi: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """As reference.Observer."""
-        if not self._running:  # a function of the user's, by no module
+        """See reference.Observer."""
+        if not self._running:  # a functional call outside any module
             return y
         name, module, _ = self._running[-1]
         full = f"{name}.{self._layer}{_NAMES[module.kind][n]}".lstrip(".")
         function = Function(pair, scheme, scale, p)
-        if scheme is None and isinstance(pair, Pair):  # soft: saturated where its hard version is, as of modules
+        if scheme is None and isinstance(pair, Pair):  # soft: saturated where its hard version is
             function = Function(_HARD[pair.limits], without=pair.h)  # pyright: ignore[reportArgumentType]
         y = _asked(y)
-        self._seen.append(Sighting(full, type(module).__name__, function, x.detach().clone(), xi, y))
+        self._calls.append(TracedCall(full, type(module).__name__, function, x.detach().clone(), xi, y))
         return y.clone()
 
 
 def _asked(output: Tensor) -> Tensor:
-    """A tensor whose gradient can be asked for: of a frozen model too it is wanted."""
+    """A tensor whose gradient can be asked for, in a frozen model too."""
     return output.detach().requires_grad_() if torch.is_grad_enabled() and not output.requires_grad else output
 
 
 def input_of(args: tuple, kwargs: dict) -> Tensor:
-    """The x of a noisy module's call, the input of a plain one's."""
+    """The input of a call of a noisy or a plain module."""
     return args[0] if args else kwargs["x"] if "x" in kwargs else kwargs["input"]

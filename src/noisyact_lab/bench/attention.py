@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact.conversion.convert import noisify
+from noisyact.deferral import deferred_gradients
+from noisyact.noise import seeds_in_blocks
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.schemes import NAH
@@ -22,9 +24,7 @@ from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import WrongResult
 from noisyact_lab.bench.recurrent_gpu import exact_products, graph, median_ms
 from noisyact_lab.bench.timing import median_times
-from noisyact_lab.loops.adadelta import Adadelta
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.loops.seed_blocks import seeds_in_blocks
+from noisyact_lab.loops.adadelta import adadelta
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact_lab.models.translation import Translation
@@ -89,7 +89,7 @@ def _translation(device: torch.device) -> Made:
 
     return Made(
         model, loss, int(lengths[1].sum()),
-        lambda parameters: Adadelta(parameters, 1.0, 0.95, 1e-6, on_gpu), 1.0,
+        lambda parameters: adadelta(parameters, 1.0, device), 1.0,
     )  # fmt: skip
 
 
@@ -167,10 +167,10 @@ def _check_step(made: Made, model: nn.Module) -> None:
     """The loss and all gradients as a step has them, against those of plain autograd with the same noise."""
     named = dict(model.named_parameters())
     results = []
-    for gathered in (True, False):
+    for deferred in (True, False):
         torch.manual_seed(1)
         with exact_products():
-            with gathered_gradients(gathered), seeds_in_blocks():
+            with deferred_gradients(deferred), seeds_in_blocks():
                 loss = made.loss(model)
             results.append([loss.detach(), *torch.autograd.grad(loss, list(named.values()))])
     whole = torch.stack([gradient.norm() for gradient in results[1][1:]]).norm()
@@ -197,7 +197,7 @@ def _step(made: Made, model: nn.Module) -> Callable[[], object]:
 
     def step() -> None:
         optimizer.zero_grad()
-        with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
+        with deferred_gradients(on_gpu), seeds_in_blocks(on_gpu):
             loss = made.loss(model)
         loss.backward()
         if made.max_gradient_norm is not None:

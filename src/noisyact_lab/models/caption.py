@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noisyact_lab.models.additive_attention import additive_scores
+from noisyact.attention import additive_scores
 from noisyact_lab.models.beam_search import BEGIN
 
 __all__ = ["CaptionModel", "doubly_stochastic", "mask_of"]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noisyact_lab.models.additive_attention import additive_scores
+from noisyact.attention import additive_scores
 
 __all__ = ["Attention", "Encoded", "Encoder", "Translation", "sentence_nll"]
 

@@ -16,7 +16,6 @@ TESTS = Path(__file__).parents[2] / "support"
         ("interpreted_activation.py", None),
         ("interpreted_attention.py", None),
         ("interpreted_ntm.py", None),
-        ("interpreted_adadelta.py", None),
         ("interpreted_recurrent.py", "registers or wait_for or in_the_launch"),
         ("interpreted_recurrent.py", "in_parts"),
         ("interpreted_recurrent.py", "one_slice"),

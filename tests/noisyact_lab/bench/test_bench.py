@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
+from noisyact.ops.deferred_leaf import Contributions
 from noisyact_lab.bench import activations, attention, search, updates
 from noisyact_lab.bench.__main__ import main
 from noisyact_lab.engine.folder.journal import commit
-from noisyact_lab.loops import deferred_leaf
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +78,8 @@ def test_wrong_cells_have_no_speed(monkeypatch, capsys):
 
 def test_an_attention_model_whose_step_has_a_wrong_gradient_is_not_measured(monkeypatch, capsys):
     monkeypatch.setattr(attention, "CASES", [case for case in attention.CASES if case.name == "caption"])
-    leave = deferred_leaf.Pile.leave
-    monkeypatch.setattr(
-        deferred_leaf.Pile, "leave", lambda self, *tensors: leave(self, *[1.01 * tensor for tensor in tensors])
-    )
+    add = Contributions.add
+    monkeypatch.setattr(Contributions, "add", lambda self, *tensors: add(self, *[1.01 * tensor for tensor in tensors]))
     assert main(["attention", "--device", "cpu", "--repeats", "1"]) == 1
     said = capsys.readouterr()
     assert "in a step, allowed 1e-3" in said.out + said.err

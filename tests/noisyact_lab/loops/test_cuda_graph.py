@@ -225,3 +225,21 @@ def test_a_kernel_that_gave_up_is_no_divergence():
     with pytest.raises(RuntimeError, match="gave up waiting"):
         check_kernels(CUDA)
     check_kernels(CUDA)
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_draws_a_block_of_seeds_at_each_replay():
+    function, x = na.NoisyHardTanh("nah:c=2.0").cuda(), torch.full((1000,), 3.0, device="cuda")
+
+    def step(x):
+        with na.deferred_gradients(), na.seeds_in_blocks():
+            return torch.stack([function(x), function(x)])
+
+    found = []
+    for recorded in (True, False):
+        torch.manual_seed(2)
+        run = captured(step, [x]) if recorded else step
+        found.append([run(x).clone() for _ in range(4)])
+    each = torch.cat(found[0])
+    assert len(each.unique(dim=0)) == 8
+    assert torch.equal(each, torch.cat(found[1]))

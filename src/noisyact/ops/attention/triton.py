@@ -13,27 +13,36 @@ from noisyact.ops.triton import check, obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
-__all__ = ["GROUP", "Function", "Sums", "add_gradients", "scores", "serves", "sums_for"]
+__all__ = ["GROUP", "Function", "Noise", "Sums", "add_gradients", "scores", "serves", "sums_for"]
 
 GROUP = 64
-"""The last dimension is a multiple of it: a row then begins with a group of the noise."""
+"""The last dimension is a multiple of this, so that each row begins with a group of the noise."""
 _SHARE = 16
-"""Places of a program of the gradients."""
+"""How many places a program of the gradients' kernel has."""
 _AT_ONCE = 4
-"""So many of them at once."""
+"""How many of them it loads at a time."""
 _SOFT_TANH = (-1, 0.0, False, 1.0, 0.0, -1.0, 1.0, 2)  # phi.py's NONE and SOFT_TANH, not to be imported before Triton
 
 
 class Function(NamedTuple):
-    """phi, apart from what is in tensors: a scheme's, or the soft tanh where there is no scheme."""
+    """phi without its tensors: that of a scheme, or the soft tanh where there is no scheme."""
 
     scheme: Scheme | None = None
     pair: HardPair | None = None
     stochastic: bool = False
 
 
+class Noise(NamedTuple):
+    """A function with the noise of one call, in the order in which :func:`scores` takes it."""
+
+    p: Tensor | None
+    scale: Tensor | None
+    seed: Tensor | None
+    function: Function
+
+
 class Sums(NamedTuple):
-    """Where gradients are added up over several calls; those of v and of p in parts."""
+    """Gradients summed over several calls; those of v and of p are in parts."""
 
     keys: Tensor
     """[batch, places, size]."""
@@ -89,7 +98,7 @@ def _sizes(keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None) -> tuple[in
 
 
 def _numbers(keys: Tensor, scale: Tensor | None, seed: Tensor | None, function: Function) -> tuple[Any, Any]:
-    """Both, as the kernels take them, of a function that has them."""
+    """The scale and the seed as the kernels take them."""
     if (scale is None) != (function.scheme is None) or (seed is None) == function.stochastic:
         raise ValueError(
             f"scale={scale}, seed={seed}: a scheme has a scale, and noise that is drawn a seed: {function}"
@@ -103,7 +112,7 @@ def _kind(scale: Any) -> Any:
 
 
 def sums_for(keys: Tensor, p: Tensor | None) -> Sums:
-    """Zeros."""
+    """Sums that are zero, for keys, [batch, places, size]."""
     batch, places, size = keys.shape
     parts = batch * -(-places // _SHARE)
     tiles = size // (GROUP * _groups(size, 4))
@@ -117,7 +126,7 @@ def add_gradients(
     g: Tensor, keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None,
     function: Function, sums: Sums,
 ) -> Tensor:  # fmt: skip
-    """Of the gradient g of the scores: that of the query is returned, those of keys, v and p are added to the sums."""
+    """Return the query's gradient, given the gradient g of the scores; add those of keys, v and p to the sums."""
     batch, places, size, width = _sizes(keys, query, v, p)
     tiles, shares = size // (GROUP * _groups(size, 4)), -(-places // _SHARE)
     parts = batch * shares
@@ -140,14 +149,14 @@ def add_gradients(
 
 
 def _groups(size: int, most: int) -> int:
-    """Groups of a tile: a power of two, at most so many, that divides those of a row."""
+    """Groups of a tile: the largest power of two, up to `most`, that divides the groups of a row."""
     count = size // GROUP
     return min(count & -count, most)
 
 
 @functools.lru_cache(maxsize=64)
 def _launchers(size: int, function: Function, has_p: bool, scale_kind: Any) -> tuple[Any, Any]:
-    """Of the kernel of the scores and of that of the gradients, for tensors of the same kinds at every call."""
+    """The launchers of the scores' and of the gradients' kernel; each always takes tensors of the same dtypes."""
     from noisyact.ops.attention.triton_kernels import gradients_kernel, scores_kernel
     from noisyact.ops.triton.launch import Launcher
 

@@ -31,6 +31,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noisyact.deferral import deferred_gradients
+from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import flickr8k
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
@@ -38,8 +40,6 @@ from noisyact_lab.experiments.caption.captioner import Captioner
 from noisyact_lab.experiments.caption.photos import Shown, material, rounded
 from noisyact_lab.experiments.caption.settings import Settings, check_settings, model_of
 from noisyact_lab.loops.cuda_graph import captured
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.loops.seed_blocks import seeds_in_blocks
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
 
@@ -119,7 +119,7 @@ class Captions:
         """All that an update does, in operations on static tensors alone: a graph for each number of steps."""
         mask = mask_of(lengths, words.shape[1])
         on_gpu = self.device.type == "cuda"
-        with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
+        with deferred_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, alpha = self.trained(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
         self.optimizer.zero_grad()

@@ -12,7 +12,7 @@ import noisyact as na
 from noisyact_lab.data.packed import PackedCorpus
 from noisyact_lab.data.parallel import check, corpus
 from noisyact_lab.engine.experiment import UnknownName, check_at_least
-from noisyact_lab.loops.adadelta import Adadelta
+from noisyact_lab.loops.adadelta import adadelta
 from noisyact_lab.models.translation import Translation
 from noisyact_lab.tasks.language_model import NoiseSettings
 
@@ -77,11 +77,10 @@ def model_of(settings: Settings, packed: PackedCorpus) -> Translation:
 
 def optimizer_of(model: nn.Module, settings: Settings, device: torch.device) -> torch.optim.Optimizer:
     """The optimiser of a run, able to step inside a CUDA graph."""
-    graphed = device.type == "cuda"
     if settings.optimizer == "adadelta":
-        return Adadelta(model.parameters(), settings.learning_rate, 0.95, 1e-6, graphed)
+        return adadelta(model.parameters(), settings.learning_rate, device)
     if settings.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=graphed)
+        return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=device.type == "cuda")
     raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
 
 

@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from noisyact.deferral import deferred_gradients
+from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import Pairs
 from noisyact_lab.data.text import UNKNOWN
@@ -60,8 +62,6 @@ from noisyact_lab.experiments.translate.translator import (
     plain_bleu,
 )
 from noisyact_lab.loops.cuda_graph import captured
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.loops.seed_blocks import seeds_in_blocks
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.translation import Translation, sentence_nll
 from noisyact_lab.tasks.length_batches import random_batches, rounded_up, sorted_batches
@@ -146,7 +146,7 @@ class Translate:
     def _step(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> None:
         """All that an update does, in operations on static tensors alone: a graph for each pair of padded lengths."""
         on_gpu = self.device.type == "cuda"
-        with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
+        with deferred_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, _ = self.trained(source, lengths, target)
         nll = sentence_nll(logits, target, target_lengths).mean()
         self.optimizer.zero_grad()

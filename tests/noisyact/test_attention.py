@@ -7,9 +7,9 @@ from cases import SCHEMES, scheme_ids
 from torch import nn
 
 import noisyact as na
+from noisyact.attention import additive_scores, drawn_noise
+from noisyact.deferral import deferred_gradients
 from noisyact.ops.attention import triton
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.models.additive_attention import additive_scores, drawn
 
 FUNCTIONS = {
     "tanh": nn.Tanh,
@@ -39,12 +39,12 @@ def test_the_scores_are_the_formula():
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
 @pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS.keys())
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_gathered_scores_and_gradients_are_autograds(make, training, device):
+def test_deferred_scores_and_gradients_are_autograds(make, training, device):
     function, leaves = parts((3, 1, 30, 128), make, device)
     function.train(training)
     node, ours = looked(function, leaves, True)
     _, theirs = looked(function, leaves, False)
-    assert ("_UseBackward" in _names(node)) == (device == "cuda")
+    assert ("_ScoresBackward" in _names(node)) == (device == "cuda")
     equal(ours, theirs)
 
 
@@ -54,7 +54,7 @@ def test_gathered_scores_and_gradients_are_autograds(make, training, device):
 def test_every_shape_on_a_gpu(shape, make):
     function, leaves = parts(shape, make, "cuda")
     (node, ours), (_, theirs) = looked(function, leaves, True), looked(function, leaves, False)
-    assert ("_UseBackward" in _names(node)) == (shape[3] % 64 == 0)
+    assert ("_ScoresBackward" in _names(node)) == (shape[3] % 64 == 0)
     equal(ours, theirs)
 
 
@@ -74,7 +74,7 @@ def test_without_gradients_the_kernel_gives_the_same(make):
 @gpu
 def test_a_pass_that_does_not_ask_for_the_keys_leaves_nothing_behind():
     function, (keys, queries, weight, bias) = parts((2, 1, 9, 64), lambda: na.NoisyHardTanh("nah"), "cuda")
-    with gathered_gradients():
+    with deferred_gradients():
         e = sum(additive_scores(keys, query, function, weight, bias).square().sum() for query in queries.unbind())
     first = torch.autograd.grad(e, keys, retain_graph=True)[0]
     torch.autograd.grad(e, queries, retain_graph=True)
@@ -100,7 +100,7 @@ def test_a_kernel_is_given_only_what_it_can_take(monkeypatch):
     """It does not broadcast and does not look; what does not fit is for torch to broadcast or to name."""
     monkeypatch.setattr(triton, "serves", lambda keys: True)
     function, (keys, queries, weight, _) = parts((2, 3, 5, 64), lambda: na.NoisyHardTanh("nah"), "cpu")
-    assert drawn(keys, queries[0], function, weight) is not None
+    assert drawn_noise(keys, queries[0], function, weight) is not None
     wrong = {
         "another batch": (keys, queries[0][:1], function, weight),
         "another size": (keys, queries[0][..., :32], function, weight),
@@ -120,7 +120,7 @@ def test_a_kernel_is_given_only_what_it_can_take(monkeypatch):
     }
     for what, arguments in wrong.items():
         state = torch.get_rng_state()
-        assert drawn(*arguments) is None, what
+        assert drawn_noise(*arguments) is None, what
         assert torch.equal(torch.get_rng_state(), state), what
 
 

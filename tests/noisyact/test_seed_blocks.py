@@ -7,12 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import noisyact as na
-from noisyact import noise
-from noisyact_lab.loops.cuda_graph import captured
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
-from noisyact_lab.loops.seed_blocks import BLOCK, seeds_in_blocks
-from noisyact_lab.models.translation import Translation
+from noisyact import deferred_gradients, noise, seeds_in_blocks
 
+BLOCK = noise._Blocks._SIZE
 CPU = torch.device("cpu")
 
 
@@ -29,25 +26,27 @@ def draws(monkeypatch):
     return shapes
 
 
-@pytest.mark.parametrize("gathered", [True, False])
-def test_a_block_serves_so_many_calls_and_every_seed_once(draws, gathered):
-    with gathered_gradients(gathered), seeds_in_blocks():
+@pytest.mark.parametrize("deferred", [True, False])
+def test_a_block_serves_so_many_calls_and_every_seed_once(draws, deferred):
+    with deferred_gradients(deferred), seeds_in_blocks():
         seeds = [int(noise.draw_seed(CPU)) for _ in range(BLOCK + 1)]
     assert len(set(seeds)) == BLOCK + 1
     assert len(draws) == 2
     assert all(0 <= seed < 2**63 - 1 for seed in seeds)
 
 
-def test_all_seeds_of_a_model_come_from_blocks(draws):
+def test_all_seeds_of_a_loop_come_from_blocks(draws):
     """Those too that are drawn where a mode of torch has taken a call over."""
-    model = na.noisify(Translation(20, 20, word_size=4, hidden=8), "nah")
-    words, lengths = torch.randint(1, 20, (7, 2)), torch.tensor([7, 5])
-    with gathered_gradients(), seeds_in_blocks():
-        model.nll(words, lengths, words, lengths)
+    cell, tanh, gate = na.NoisyGRUCell(4, 4), na.NoisyHardTanh("nah"), na.NoisyHardSigmoid("nah")
+    keys, weight, h = torch.randn(2, 5, 4), torch.randn(1, 4), torch.zeros(2, 4)
+    with deferred_gradients(), seeds_in_blocks():
+        for _ in range(3):
+            alpha = na.additive_scores(keys, h[:, None], tanh, weight).softmax(dim=2)
+            h = gate(cell(torch.bmm(alpha, keys)[:, 0], h))
     assert draws == [(BLOCK, 2)]
 
 
-def test_another_thread_has_its_own_source(draws):
+def test_another_thread_is_not_in_the_region(draws):
     with seeds_in_blocks(), ThreadPoolExecutor() as pool:
         pool.submit(noise.draw_seed, CPU).result()
     assert draws == [()]
@@ -97,21 +96,3 @@ def test_a_checkpointed_region_draws_as_ever(preserve):
         found.append([y, *torch.autograd.grad(y.sum(), [x, function.p])])
     for ours, theirs in zip(*found, strict=True):
         assert torch.equal(ours, theirs)
-
-
-@pytest.mark.gpu
-def test_a_recorded_step_draws_a_block_at_each_replay():
-    function, x = na.NoisyHardTanh("nah:c=2.0").cuda(), torch.full((1000,), 3.0, device="cuda")
-
-    def step(x):
-        with gathered_gradients(), seeds_in_blocks():
-            return torch.stack([function(x), function(x)])
-
-    found = []
-    for recorded in (True, False):
-        torch.manual_seed(2)
-        run = captured(step, [x]) if recorded else step
-        found.append([run(x).clone() for _ in range(4)])
-    each = torch.cat(found[0])
-    assert len(each.unique(dim=0)) == 8
-    assert torch.equal(each, torch.cat(found[1]))

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import noisyact as na
-from noisyact_lab.loops.deferred_gradients import gathered_gradients
+from noisyact.deferral import deferred_gradients
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CELLS = {
@@ -36,11 +36,11 @@ class Products(TorchDispatchMode):
         return result
 
 
-def unrolled(cell, x, gathered, rows=True):
+def unrolled(cell, x, deferred, rows=True):
     """The output of a loop over steps and all gradients, from the same noise."""
     torch.manual_seed(3)
     state, out = None, []
-    with gathered_gradients() if gathered else contextlib.nullcontext():
+    with deferred_gradients() if deferred else contextlib.nullcontext():
         for step in x:
             state = cell(step if rows else step.clone(), state)
             out.append(state[0] if isinstance(state, tuple) else state)
@@ -71,9 +71,9 @@ def test_the_gradients_of_a_loop_are_autograds(make, device, rows):
 def test_a_weight_has_one_product(name, device, weight, rows):
     cell, x = CELLS[name]().to(device), torch.randn(6, 3, 5, device=device, requires_grad=True)
     counts = []
-    for gathered in (True, False):
+    for deferred in (True, False):
         with Products(getattr(cell, weight).shape) as products:
-            unrolled(cell, x, gathered, rows)
+            unrolled(cell, x, deferred, rows)
         counts.append(products.count)
     assert counts == [1, 6]
 
@@ -93,7 +93,7 @@ def test_rows_of_one_tensor_have_one_product_forward_and_one_for_the_gradient(ro
 def test_what_is_a_row_and_what_is_not():
     """Slices, other strides, other shapes and rows that were changed are multiplied by themselves, or again."""
     layer, whole = nn.Linear(4, 4), torch.randn(6, 2, 4)
-    with gathered_gradients():
+    with deferred_gradients():
         views = (
             whole[1:3], whole[:, 0], whole.transpose(0, 1)[1], whole[2, 1], whole.view(12, 4)[3], whole[5],
             whole.view(-1)[4:12].view(2, 4), torch.randn(6, 4, 4)[1].T, torch.randn(6, 4).view(-1)[2:6],
@@ -109,10 +109,10 @@ def test_what_is_a_row_and_what_is_not():
         torch.testing.assert_close(layer(whole[0]), nn.functional.linear(whole[0].clone(), layer.weight, layer.bias))
 
 
-def looked(queries, places, gathered):
+def looked(queries, places, deferred):
     """A loop that looks at places of its own making, and the gradients of both."""
     annotations, out = places.tanh(), []
-    with gathered_gradients() if gathered else contextlib.nullcontext():
+    with deferred_gradients() if deferred else contextlib.nullcontext():
         h = queries[0]
         for query in queries:
             weights = torch.bmm(query + h, annotations.transpose(1, 2)).softmax(dim=2)
@@ -127,9 +127,9 @@ def test_what_attention_looks_at_has_one_batched_product(device):
     queries = torch.randn(6, 3, 2, 5, dtype=torch.float64, device=device, requires_grad=True)
     places = torch.randn(3, 4, 5, dtype=torch.float64, device=device, requires_grad=True)
     counts, found = [], []
-    for gathered in (True, False):
+    for deferred in (True, False):
         with Products((3, 4, 5), (torch.ops.aten.bmm.default,)) as products:
-            found.append(looked(queries, places, gathered))
+            found.append(looked(queries, places, deferred))
         counts.append(products.count)
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
@@ -139,14 +139,14 @@ def test_what_attention_looks_at_has_one_batched_product(device):
 def test_of_batched_products_a_small_second_factor_is_left_to_autograd():
     x, factor = torch.randn(3, 9, 4), torch.randn(3, 4, 5, requires_grad=True)
     with Products((3, 4, 5), (torch.ops.aten.bmm.default,)) as products:
-        with gathered_gradients():
+        with deferred_gradients():
             y = torch.bmm(x, factor) + torch.bmm(x, factor)
         y.sum().backward()
     assert products.count == 2
 
 
 def looped(layer, x, times=4):
-    with gathered_gradients():
+    with deferred_gradients():
         for _ in range(times):
             x = layer(x).tanh()
     return x.sum()
@@ -189,14 +189,14 @@ def test_what_is_frozen_has_no_gradient():
 
 
 def test_a_weight_smaller_than_its_input_is_left_to_autograd():
-    """Its products are cheap; gathering would copy all inputs."""
+    """Its products are cheap; deferring would copy all inputs."""
     layer = nn.Linear(4, 4)
     with Products(layer.weight.shape) as products:
         looped(layer, torch.randn(5, 4)).backward()
     assert products.count == 4
 
 
-def test_nothing_is_gathered_where_types_change():
+def test_nothing_is_deferred_where_types_change():
     layer, x = nn.Linear(4, 4), torch.randn(2, 4)
     with torch.autocast("cpu", torch.bfloat16):
         loss = looped(layer, x)
@@ -204,7 +204,7 @@ def test_nothing_is_gathered_where_types_change():
     assert layer.weight.grad.dtype == torch.float32
     x = torch.randn(2, 4)
     gradient = torch.func.grad(lambda w: torch.func.functional_call(layer, {"weight": w}, x).sum())
-    with gathered_gradients():
+    with deferred_gradients():
         ours = gradient(layer.weight)
     assert torch.equal(ours, gradient(layer.weight))
 
@@ -219,7 +219,7 @@ def test_a_second_derivative_is_refused():
 
 def test_off_is_off():
     layer = nn.Linear(4, 4)
-    with gathered_gradients(False), Products(layer.weight.shape) as products:
+    with deferred_gradients(False), Products(layer.weight.shape) as products:
         y = layer(layer(torch.randn(2, 4)))
         y.sum().backward()
     assert products.count == 2
@@ -248,10 +248,10 @@ class Looped(nn.Module):
         self.cell = getattr(na, f"Noisy{kind}Cell")(5, 5, noise="nah")
         self.gate = na.NoisyHardSigmoid("nah:c=1.5", p)
 
-    def forward(self, x, gathered):
+    def forward(self, x, deferred):
         torch.manual_seed(5)
         state, out = None, []
-        with gathered_gradients() if gathered else contextlib.nullcontext():
+        with deferred_gradients() if deferred else contextlib.nullcontext():
             for step in x:
                 state = self.cell(step, state)
                 h = 4 * (state[0] if isinstance(state, tuple) else state)
@@ -267,10 +267,10 @@ def test_the_gradient_of_p_is_autograds_and_comes_once(kind, p, device):
     x = 3 * torch.randn(6, 3, 5, device=device, requires_grad=True)
     x.retain_grad()
     found = []
-    for gathered in (True, False):
-        y = model(x, gathered)
+    for deferred in (True, False):
+        y = model(x, deferred)
         noisy = [model.cell.noise.p, model.gate.p]
-        assert [uses(y, parameter) for parameter in noisy] == ([1, 1] if gathered else [6, 6])
+        assert [uses(y, parameter) for parameter in noisy] == ([1, 1] if deferred else [6, 6])
         found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])])
     assert all(gradient.abs().sum() > 0 for gradient in found[0])
     for ours, theirs in zip(*found, strict=True):

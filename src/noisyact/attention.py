@@ -1,12 +1,12 @@
-"""Additive attention: how well each place answers a query, ``e = v . f(k + q)``.
+"""Additive attention with a noisy function: how well each place answers a query, ``e = v . f(k + q)``.
 
-Written as it stands, f(k + q) is a tensor as large as all places times all units, made and read several times at every
-step of a decoder. Where a kernel serves, on a GPU, it is not made.
+In torch operations f(k + q) is a tensor of all places times all units, written and read several times at every step of
+a decoder. The kernels for GPUs never write it to memory.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,9 @@ from noisyact.noise import draw_seed
 from noisyact.ops.attention import triton
 from noisyact.pairs import HardPair
 
-__all__ = ["Drawn", "additive_scores", "drawn"]
+__all__ = ["additive_scores", "drawn_noise"]
 
-_OURS = (NoisyActivation, NoisyHardTanh, NoisyHardSigmoid)  # a subclass of theirs may compute something else
+_OURS = (NoisyActivation, NoisyHardTanh, NoisyHardSigmoid)  # a subclass may compute something else
 
 
 def additive_scores(
@@ -29,15 +29,15 @@ def additive_scores(
 ) -> Tensor:
     """``e[b, w, s] = v . f(keys[b, s] + query[b, w]) + bias``.
 
-    Gradients through it are autograd's, of the tensor made whole. Without gradients, and within
-    `noisyact_lab.loops.deferred_gradients.gathered_gradients`, it is not made on a GPU.
+    A kernel computes it on a GPU without gradients, and with gradients within :func:`noisyact.deferred_gradients`.
+    Otherwise torch operations do.
 
     Args:
         keys: [batch, places, size].
         query: [batch, width, size].
         function: f, elementwise: nn.Tanh, a noisy activation, any module.
-        weight: v, [1, size], as nn.Linear(size, 1) has it.
-        bias: its bias, [1].
+        weight: v, [1, size], the weight of an nn.Linear(size, 1).
+        bias: the bias of that layer, [1].
 
     Returns: [batch, width, places].
 
@@ -47,31 +47,22 @@ def additive_scores(
     """
     if has_torch_function((keys, query, weight)):
         return handle_torch_function(additive_scores, (keys, query, weight), keys, query, function, weight, bias)
-    if not torch.is_grad_enabled() and (found := drawn(keys, query, function, weight)) is not None:
-        e = triton.scores(keys, query, weight[0], *found)
+    if not torch.is_grad_enabled() and (noise := drawn_noise(keys, query, function, weight)) is not None:
+        e = triton.scores(keys, query, weight[0], *noise)
         return e if bias is None else e + bias
     return F.linear(function(keys[:, None] + query[:, :, None]), weight, bias).squeeze(3)
 
 
-class Drawn(NamedTuple):
-    """A function with its noise, as the kernels take it."""
-
-    p: Tensor | None
-    scale: Tensor | None
-    seed: Tensor | None
-    function: triton.Function
-
-
-def drawn(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> Drawn | None:
-    """The function with noise drawn for this call; None, and nothing drawn, where no kernel serves."""
-    if not triton.serves(keys) or _elsewhere(keys.device) or _hooked(function):
+def drawn_noise(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> triton.Noise | None:
+    """The function with noise drawn for this call; None, with nothing drawn, where the kernels cannot run."""
+    if not triton.serves(keys) or _needs_torch(keys.device) or _hooked(function):
         return None
     batch, _, size = keys.shape
     kernels = query.dim() == 3 and query.numel() > 0 and (query.shape[0], query.shape[2]) == (batch, size)
     if not kernels or weight.shape != (1, size) or not all(_like(keys, tensor) for tensor in (keys, query, weight)):
-        return None  # torch's operations broadcast what can be, and say what is wrong with the rest
+        return None  # torch's operations broadcast, or raise an error that names what is wrong
     if type(function) is nn.Tanh:
-        return Drawn(None, None, None, triton.Function())
+        return triton.Noise(None, None, None, triton.Function())
     if not isinstance(function, NoisyActivation) or type(function) not in _OURS:
         return None
     stochastic = function.training or function.eval_noise == "sample"
@@ -81,18 +72,18 @@ def drawn(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> D
     if p is not None and (p.numel() > 1 or not _like(keys, p)):
         return None
     if not stochastic and not expected_epsilon(noise):
-        p = None  # it has no part in the result, and no gradient
+        p = None  # the result does not depend on it
     seed = draw_seed(keys.device) if stochastic else None
-    return Drawn(p, function.scale, seed, triton.Function(noise, function.pair, stochastic))
+    return triton.Noise(p, function.scale, seed, triton.Function(noise, function.pair, stochastic))
 
 
 def _like(keys: Tensor, tensor: Tensor) -> bool:
-    """Whether a tensor is one with memory of its own, of the same dtype and on the same device."""
+    """Whether a tensor is a plain one of the same dtype and device."""
     return type(tensor) in (Tensor, nn.Parameter) and (tensor.dtype, tensor.device) == (keys.dtype, keys.device)
 
 
-def _elsewhere(device: torch.device) -> bool:
-    """Whether torch is at something for which the operations must be torch's own."""
+def _needs_torch(device: torch.device) -> bool:
+    """Whether torch compiles, transforms or casts: then the operations must be torch's."""
     return (
         torch.compiler.is_compiling()
         or torch.is_autocast_enabled(device.type)
@@ -102,7 +93,7 @@ def _elsewhere(device: torch.device) -> bool:
 
 
 def _hooked(module: Any) -> bool:
-    """Whether somebody wants to be told when the module is called."""
+    """Whether calls of the module run hooks."""
     hooks = torch.nn.modules.module
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
