@@ -26,15 +26,15 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.utils import checkpoint
 
-__all__ = ["CheckpointedPass", "current_pass"]
+__all__ = ["CheckpointedPass", "current_pass", "graph_task", "saved_tensor_hooks"]
 
 # torch promises none of these names. Where one is missing, no region is recognised.
-_graph_task: Callable[[], int | None] = getattr(torch._C, "_current_graph_task_id", lambda: None)
-_saved_tensor_hooks: Callable[[bool], Any] = getattr(
+graph_task: Callable[[], int | None] = getattr(torch._C, "_current_graph_task_id", lambda: None)
+saved_tensor_hooks: Callable[[bool], Any] = getattr(
     getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: ()
 )
-_NON_REENTRANT: Any = getattr(checkpoint, "_CheckpointFrame", ()) if _graph_task() is not None else ()
-_REENTRANT: Any = getattr(checkpoint, "CheckpointFunction", None) if _graph_task() is not None else None
+_NON_REENTRANT: Any = getattr(checkpoint, "_CheckpointFrame", ()) if graph_task() is not None else ()
+_REENTRANT: Any = getattr(checkpoint, "CheckpointFunction", None) if graph_task() is not None else None
 
 _MODULES = {checkpoint.__name__, checkpoint.checkpoint.__module__}
 _FORWARD, _BACKWARD = (
@@ -97,7 +97,7 @@ class CheckpointedPass:
         if frame.f_code is _FORWARD:
             self.recording.append(Region(variables[frame.f_code.co_varnames[0]]))
         elif frame.f_code is _BACKWARD:
-            self.replaying = Region(variables[frame.f_code.co_varnames[0]], _graph_task())
+            self.replaying = Region(variables[frame.f_code.co_varnames[0]], graph_task())
             self._always_seen = True  # the first pass has a frame on the stack too
         else:
             self._look_for_objects(variables)
@@ -110,7 +110,7 @@ class CheckpointedPass:
                 self.recording += [Region(owner) for owner in inner if _is_region(owner)]
             elif _is_region(value):
                 # torch counts passes itself: a saved tensor may be asked for outside any backward pass.
-                self.replaying = Region(value, variables.get("gid", _graph_task()))
+                self.replaying = Region(value, variables.get("gid", graph_task()))
 
     def seed(self, draw: Callable[[], Tensor], of_torch: bool) -> Tensor:
         """The seed of this pass: drawn in the first one, replayed in a recomputation.
@@ -125,7 +125,7 @@ class CheckpointedPass:
             seed = self.replaying.replay()
         else:
             recognised = self.recording and self.replaying is None
-            if not recognised and _graph_task() != -1:
+            if not recognised and graph_task() != -1:
                 self._require_restored_generator(of_torch)
             seed = draw()
         for region in self.recording:
@@ -149,8 +149,6 @@ class CheckpointedPass:
 
 def current_pass() -> CheckpointedPass | None:
     """The pass over checkpointed regions that the caller is part of; None outside any region."""
-    if _graph_task() == -1 and _saved_tensor_hooks(True) is None and torch.is_grad_enabled():
-        return None  # every checkpointed pass shows one of these; only then is the stack worth a look
     found = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (found is None or found.replaying is None):

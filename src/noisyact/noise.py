@@ -125,13 +125,22 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
             return _compiled_stream.next(device)
         seed = _random_seed(device, generator, shape)
         return _draw_at_run_time(seed) if _in_checkpointed_region() else _rank_seed(seed)
-    checkpointed = activation_checkpointing.current_pass()
+    checkpointed = _checkpointed_pass()
     if checkpointed is not None:
         return checkpointed.seed(lambda: _fresh_seed(device, generator, shape), of_torch=generator is None)
     blocks = _region.blocks
     if blocks is not None and generator is None and shape == () and not _in_transform():
         return blocks.next(device)
     return _fresh_seed(device, generator, shape)
+
+
+def _checkpointed_pass() -> activation_checkpointing.CheckpointedPass | None:
+    """The pass over checkpointed regions that the caller is part of; None outside any region."""
+    # Every such pass shows one of these. Only then is the call stack worth a look.
+    regions = activation_checkpointing
+    if regions.graph_task() == -1 and regions.saved_tensor_hooks(True) is None and torch.is_grad_enabled():
+        return None
+    return regions.current_pass()
 
 
 def _fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
@@ -209,7 +218,7 @@ def _rank() -> int:
 @constant
 def _in_checkpointed_region() -> bool:
     """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
-    return activation_checkpointing.current_pass() is not None
+    return _checkpointed_pass() is not None
 
 
 @constant

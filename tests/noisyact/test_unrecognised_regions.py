@@ -120,8 +120,8 @@ def test_a_warning_where_even_the_flag_has_another_name(reentrant: bool) -> None
 def test_a_torch_without_the_private_functions(
     monkeypatch, unknown: ModuleType, reentrant: bool, preserve: bool
 ) -> None:
-    monkeypatch.setattr(activation_checkpointing, "_graph_task", lambda: None)
-    monkeypatch.setattr(activation_checkpointing, "_saved_tensor_hooks", lambda _: ())
+    monkeypatch.setattr(activation_checkpointing, "graph_task", lambda: None)
+    monkeypatch.setattr(activation_checkpointing, "saved_tensor_hooks", lambda _: ())
     network = model()
     right = gradients(network, network)
     run = lambda x: unknown.checkpoint(network, x, use_reentrant=reentrant, preserve_rng_state=preserve)  # noqa: E731

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +80,18 @@ def function(name: str, addresses: int) -> Any:
     return found
 
 
-class _Process:
-    """Whether this process was forked from one that had imported torch."""
+threads: Callable[[], int] = torch.get_num_threads
+"""How many threads a kernel may use: torch's number, but one in a forked process.
 
-    forked = False
+There GNU's OpenMP would wait forever for the parent's threads, which the child does not have. The results are
+bit-identical.
+"""
 
 
 def _note_fork() -> None:
-    _Process.forked = True
+    global threads
+    threads = lambda: 1  # noqa: E731
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
-
-
-def threads() -> int:
-    """How many threads a kernel may use: torch's number, but one in a forked process.
-
-    GNU's OpenMP waits for ever there for the threads of the parent, which the child does not have. The results are the
-    same to the bit.
-    """
-    return 1 if _Process.forked else torch.get_num_threads()
