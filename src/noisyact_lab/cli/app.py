@@ -57,7 +57,7 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(1 if failed else 2) from None
     except KeyboardInterrupt:
         again = shlex.join(["noisyact", *(word for word in sys.argv[1:] if word != "--force")])
-        print(f"\nstopped; what is done is kept. To go on: {again}", file=sys.stderr)
+        print(f"\nstopped; what is done is kept. To resume: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -1,4 +1,4 @@
-"""The command `noisyact translate`. What it needs is imported inside it; help is quick."""
+"""The command `noisyact translate`. What it needs is imported inside, so that help is quick."""
 
 from __future__ import annotations
 
