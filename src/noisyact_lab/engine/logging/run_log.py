@@ -102,7 +102,7 @@ class Logs:
             do(*arguments)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self._open = {}
-            self._warn(f"{self._folder}: logging is given up, the run goes on: {in_words(error)}")
+            self._warn(f"{self._folder}: logging ends, the run continues: {in_words(error)}")
 
     def _attempt(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -112,5 +112,5 @@ class Logs:
             assert self._open is not None
             del self._open[name]
             said = " ".join(traceback.format_exception_only(error)[-1].split())
-            self._warn(f"{self._folder}: logger {name!r} is given up, the run goes on: {said}")
+            self._warn(f"{self._folder}: logger {name!r} is dropped, the run continues: {said}")
             return None
