@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from noisyact_lab.cli import data, generate, many_runs, run, score, translate
+from noisyact_lab.cli import data, many_runs, run, score, trained
 from noisyact_lab.cli.options import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, width
 
 __all__ = ["app"]
@@ -67,9 +67,8 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(run.app)
 app.add_typer(many_runs.app)
-app.add_typer(generate.app)
+app.add_typer(trained.app)
 app.add_typer(score.app)
-app.add_typer(translate.app)
 app.add_typer(data.app, name="data")
 
 
