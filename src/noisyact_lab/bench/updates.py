@@ -1,4 +1,4 @@
-"""Where the time of a small run goes: the host's part of an update and the whole, an evaluation, a checkpoint."""
+"""Where the time of a small run goes: the update and its host overhead, an evaluation, a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from noisyact.text_table import text_table
 __all__ = ["CASES", "Row", "measure", "table"]
 
 CASES = [("unique", "reference"), ("unique", "nan-annealed"), ("mnist", "nah"), ("mixture", "nan")]
-"""Experiments and arms, at the paper's size."""
+"""The experiments and arms that are measured, with the preset `paper`."""
 _WARM, _COUNTED = 20, 100
-"""Updates of a turn; all of them come before the first evaluation."""
+"""Updates in a turn; all of them are before the first evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One arm: medians over the turns."""
+    """The medians over the turns, for one arm."""
 
     experiment: str
     arm: str
     host_us: float
-    """Until the host is done with an update, though the device may not be."""
+    """Host time of an update, at the end of which the device may still be at work."""
     update_us: float
     plain_host_us: float
-    """The same where the step is not a CUDA graph."""
+    """Host time of an update without a CUDA graph."""
     plain_us: float
     evaluation_ms: float
     checkpoint_ms: float
 
 
 def measure(turns: int, device: str) -> Iterator[Row | Exception]:
-    """A row for each case, or why there is none; an update by graph and one without take turns."""
+    """A row for each case, or an error; updates with and without a CUDA graph take turns."""
     for experiment, arm in CASES:
         try:
             yield _row(experiment, arm, turns, torch.device(device))
-        except (OSError, ValueError) as error:  # such as data that are missing
+        except (OSError, ValueError) as error:  # such as missing data
             yield ValueError(f"{experiment} {arm}: {error}")
 
 
@@ -82,7 +82,7 @@ def _row(name: str, arm: str, turns: int, device: torch.device) -> Row:
 
 
 def _updates(task: Any, device: torch.device) -> tuple[float, float]:
-    """Seconds of some updates: until the host is done, and until the device is."""
+    """The seconds that some updates take: until the host is done, and until the device is."""
     for index in range(_WARM):
         task.update(index)
     _wait(device)

@@ -1,7 +1,4 @@
-"""The command line `noisyact`.
-
-It is a package of its own because `import noisyact` imports torch, which takes longer than `--help` may.
-"""
+"""The command line `noisyact`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import sys
 __all__ = ["main"]
 
 _EXPERIMENTS = ("jinja2", "matplotlib", "numpy", "rich", "safetensors", "tensorboard", "typer")
-"""The modules of the extra `experiments`."""
+"""The modules that the extra `experiments` installs."""
 
 
 def main() -> None:
@@ -33,6 +30,6 @@ def main() -> None:
         print(f"noisyact: {module} is not installed. The library does without it; the command line needs: {needed}",
               file=sys.stderr)  # fmt: skip
         sys.exit(2)
-    except OSError as error:  # of the output: commands tell of all others
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would try again when it ends
+    except OSError as error:  # an error of the output: commands report all others
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would write again when it ends
         sys.exit(1 if isinstance(error, BrokenPipeError) else f"noisyact: standard output: {error.strerror}")

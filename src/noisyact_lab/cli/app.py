@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from noisyact_lab.cli import data, generate, many_runs, run, score, translate
+from noisyact_lab.cli import data, many_runs, run, score, trained
 from noisyact_lab.cli.options import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, width
 
 __all__ = ["app"]
@@ -57,7 +57,7 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(1 if failed else 2) from None
     except KeyboardInterrupt:
         again = shlex.join(["noisyact", *(word for word in sys.argv[1:] if word != "--force")])
-        print(f"\nstopped; what is done is kept. To go on: {again}", file=sys.stderr)
+        print(f"\nstopped; what is done is kept. To resume: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
@@ -67,9 +67,8 @@ app = typer.Typer(
 )  # fmt: skip
 app.add_typer(run.app)
 app.add_typer(many_runs.app)
-app.add_typer(generate.app)
+app.add_typer(trained.app)
 app.add_typer(score.app)
-app.add_typer(translate.app)
 app.add_typer(data.app, name="data")
 
 

@@ -1,4 +1,4 @@
-"""The commands that train many runs, `reproduce` and `sweep`. What they need is imported inside; help is quick."""
+"""The commands that train many runs, `reproduce` and `sweep`. What they need is imported inside them."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ EXIT_CODES = (
     + """
 Exit codes: 0 done; 1 something failed, such as a disk that is full or a file that is damaged (a run that diverged has
 not: that is its result, and is shown); 2 wrong arguments, or data or a library that is missing; 3 all done but
-experiments that were skipped, since not named and without their data; 130 stopped by Ctrl-C: the same command goes on
-where it stopped.
+experiments that were skipped, since not named and without their data; 130 stopped by Ctrl-C: the same command resumes.
 """.strip().replace("\n", " ")
 )
 RUNS = Path("out/runs")

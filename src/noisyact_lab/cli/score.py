@@ -1,4 +1,4 @@
-"""The command `noisyact score`. What it needs is imported inside it; help is quick."""
+"""The command `noisyact score`. What it needs is imported inside, so that help is quick."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def score(
 
 
 def _references(verified: bool) -> dict[str, list[str]]:
-    """Of the images of Flickr8k's test part."""
+    """The reference captions of the images of Flickr8k's test part."""
     from noisyact_lab.data import flickr8k
 
     test = flickr8k.read("test", verified=verified)

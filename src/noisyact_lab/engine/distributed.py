@@ -43,7 +43,7 @@ def check_spreading(experiment: Experiment, task: Task | None = None) -> None:
     """Raise a ValueError for an experiment whose tasks cannot be spread, as far as that can be seen without one."""
     kind = experiment.start if task is None else type(task)
     if isinstance(kind, type) and not issubclass(kind, Spreading):
-        raise ValueError(f"{experiment.name} runs on one device alone: its task cannot share out its batches")
+        raise ValueError(f"{experiment.name} runs on one device only: its task cannot share out its batches")
 
 
 class _FabricProcesses(ProcessGroup):

@@ -256,7 +256,7 @@ def test_interrupted_and_killed_and_resumed(tmp_path):
     folder = folder_of(tmp_path / "a", "unique", "smoke", "nan", 0)
     code, said = begin(signal.SIGINT, 5)
     assert code == 130
-    assert "To go on: noisyact run unique --arm nan" in said
+    assert "To resume: noisyact run unique --arm nan" in said
     assert "Traceback" not in said
     assert begin(signal.SIGKILL, len(read_lines(folder / "metrics.jsonl")) + 5)[0] == -signal.SIGKILL
     assert 10 <= len(read_lines(folder / "metrics.jsonl")) < 50

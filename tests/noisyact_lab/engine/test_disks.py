@@ -103,7 +103,7 @@ def test_a_small_disk_and_a_read_only_one(small_disk, whole, tmp_path):
             file.write(bytes(4096))
     command = [*RUN, tmp_path / "out", "--log", f"tensorboard:{disk / 'events'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "is given up, the run goes on: OSError" in done.stderr
+    assert "is dropped, the run continues: OSError" in done.stderr
     assert "Traceback" not in done.stderr
 
 

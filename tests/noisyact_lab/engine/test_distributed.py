@@ -116,7 +116,7 @@ def _rank_one_of(parent: int) -> int:
     raise AssertionError("there is no rank 1")
 
 
-def test_alone_nothing_changes():
+def test_a_single_process_changes_nothing():
     x, loss = torch.arange(6.0).reshape(2, 3), torch.ones((), requires_grad=True)
     assert join(torch.device("cpu")) is SINGLE_PROCESS
     assert SINGLE_PROCESS.is_first
@@ -129,10 +129,10 @@ def test_alone_nothing_changes():
 
 
 def test_what_cannot_be_spread_is_named(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="mixture runs on one device alone"):
+    with pytest.raises(ValueError, match="mixture runs on one device only"):
         check_spreading(MIXTURE)
     check_spreading(UNIQUE)
-    with pytest.raises(ValueError, match="mixture runs on one device alone"):
+    with pytest.raises(ValueError, match="mixture runs on one device only"):
         run(Job("mixture", "tanh", "smoke", 0, tmp_path, device="cpu"), group=ThreeProcesses())
     with pytest.raises(ValueError, match="batch=16: must be a multiple of the 3 devices"):
         Unique(Settings(batch=16, test_sequences=10), 0, torch.device("cpu")).spread(ThreeProcesses())

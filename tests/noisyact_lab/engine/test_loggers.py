@@ -159,7 +159,7 @@ def test_a_logger_that_fails_is_given_up_and_the_run_goes_on(tmp_path, monkeypat
     monkeypatch.setitem(loggers.LOGGERS, "broken", Broken)
     todo = job(tmp_path / "a", "broken", "tensorboard")
     with pytest.warns(
-        UserWarning, match="logger 'broken' is given up, the run goes on: ConnectionError: the server is"
+        UserWarning, match="logger 'broken' is dropped, the run continues: ConnectionError: the server is"
     ):
         run(todo)
     assert calls == {"start": ["start"], "log": ["start", "log"], "finish": ["start"] + 6 * ["log"] + ["finish"]}[where]
@@ -191,7 +191,7 @@ def test_in_a_grid_the_warning_is_an_event(tmp_path):
     assert outcome.record is not None
     assert outcome.record["status"] == "finished"
     (warning,) = [event.text for event in seen if event.kind == "warning"]
-    assert "is given up, the run goes on: NotADirectoryError" in warning
+    assert "is dropped, the run continues: NotADirectoryError" in warning
     assert seen[-1].kind == "ended"
 
 
@@ -297,5 +297,5 @@ def test_mlflow_in_a_file(tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_mlflow_whose_server_is_gone(tmp_path):
     todo = job(tmp_path, "mlflow:http://127.0.0.1:9")
-    with pytest.warns(UserWarning, match="logger 'mlflow:http://127.0.0.1:9' is given up"):
+    with pytest.warns(UserWarning, match="logger 'mlflow:http://127.0.0.1:9' is dropped"):
         assert run(todo)["status"] == "finished"

@@ -95,7 +95,7 @@ def test_a_lost_node_loses_nothing_and_ctrl_c_leaves_runs_that_go_on(tmp_path, c
     driver.send_signal(signal.SIGINT)
     _, warned = driver.communicate(timeout=60)
     assert driver.returncode == 130, warned
-    assert "To go on: noisyact reproduce unique --arms hard" in warned
+    assert "To resume: noisyact reproduce unique --arms hard" in warned
     assert "Traceback" not in warned
     folder = folders("hard", 1)[0]
     done = len(read_lines(folder / "metrics.jsonl"))

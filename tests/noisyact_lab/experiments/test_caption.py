@@ -176,7 +176,7 @@ def test_stopped_and_resumed_ends_the_same(flickr, tmp_path):
 @pytest.mark.gpu
 def test_runs_side_by_side_on_a_gpu_end_as_alone(flickr, tmp_path):
     """They share what they read, each in a stream of its own. Sums on a GPU are not always in the same order."""
-    jobs = [Job("caption", arm, "smoke", 1, tmp_path / "lanes", "cuda", TINY) for arm in ("reference", "hard", "nah")]
+    jobs = [Job("caption", arm, "smoke", 1, tmp_path / "streams", "cuda", TINY) for arm in ("reference", "hard", "nah")]
     for job, outcome in zip(jobs, streams.run_all(jobs, 3), strict=True):
         assert outcome.record is not None, outcome.error
         alone = run(dataclasses.replace(job, out=tmp_path / "alone"))

@@ -203,7 +203,7 @@ def test_resumed_ends_as_uninterrupted(arm, tmp_path):
 
 
 @pytest.mark.gpu
-def test_lanes_on_a_gpu_end_as_alone(tmp_path):
+def test_streams_on_a_gpu_end_as_single_runs(tmp_path):
     changes = {"updates": 200, "evaluate_every": 50}
     arms = ("hard", "nan", "nah-annealed", "nan-annealed-curriculum")
     jobs = [Job("unique", arm, "smoke", seed, tmp_path, "cuda", changes) for arm in arms for seed in (0, 1)]

@@ -1,7 +1,7 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, no pickle; whole or not there at all.
+"""Checkpoints: tensors in safetensors, the rest in JSON, no pickle. A checkpoint is complete or does not exist.
 
-The last two are kept. One that does not match its checksum is named and left, and the one before is used. One that
-matches it and does not fit the run was made by something else, and is an error.
+The last two are kept. If one does not match its checksum, a warning names it and the one before is used. One that
+matches its checksum but does not fit the run was made by something else: that is an error.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _TEMPORARY = re.compile(r"\.[0-9]{9,}\..+", re.ASCII)
 
 
 class Foreign(Damaged):
-    """A checkpoint that is whole, by its checksum, but was not made by this run."""
+    """A checkpoint that matches its checksum but was not made by this run."""
 
 
 def save(folder: Path, update: int, task: Task, records: dict[str, Any] | None = None) -> None:
-    """Keep the task as it is after so many updates.
+    """Save the task.
 
     Args:
-        folder: of the checkpoints.
-        update: how many.
-        task: all that changes of it is kept.
-        records: what is to be known of the run's records; see :func:`noisyact_lab.engine.folder.journal.seal`.
+        folder: the folder of all checkpoints.
+        update: the number of updates done.
+        task: all of its state is saved.
+        records: what to store about the run's records; see :func:`noisyact_lab.engine.folder.journal.seal`.
     """
     tensors: dict[str, Tensor] = {}
     parts = state_of(task)
@@ -71,7 +71,7 @@ def save(folder: Path, update: int, task: Task, records: dict[str, Any] | None =
 def tidy(folder: Path, update: int | None = None) -> None:
     """Remove what a kill during a save has left and, of the checkpoints up to an update, all but the last two.
 
-    What is none of a run's own, such as the files that a desktop or a network's file system leaves, stays.
+    Other files, such as those of a desktop or of a network file system, stay.
     """
     old = [] if update is None else [path for path in paths(folder) if int(path.name) <= update][:-_KEPT]
     leftovers = [path for path in folder.glob(".*") if _TEMPORARY.fullmatch(path.name)]
@@ -80,7 +80,7 @@ def tidy(folder: Path, update: int | None = None) -> None:
 
 
 def paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, whole or not, by their names, in order; other files and folders do not count."""
+    """The checkpoints in a folder in order, intact or not; files and folders with other names do not count."""
     if not folder.is_dir():
         return []
     named = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
@@ -88,7 +88,7 @@ def paths(folder: Path) -> list[Path]:
 
 
 def load_last(folder: Path, task: Task) -> int:
-    """Bring the task to its last checkpoint that is whole. Returns its updates; 0 where there is none."""
+    """Restore the task from its last intact checkpoint. Returns: the updates done; 0 if there is no checkpoint."""
     for path, state in whole(paths(folder)):
         restore(task, state, path)
         return state["update"]
@@ -96,7 +96,7 @@ def load_last(folder: Path, task: Task) -> int:
 
 
 def whole(found: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Those of some checkpoints that are whole, with what they hold, the last first; a warning names each other."""
+    """The intact ones among some checkpoints, with their contents, the last first; a warning names each damaged one."""
     for index in reversed(range(len(found))):
         try:
             state = read(found[index])
@@ -110,11 +110,12 @@ def whole(found: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What one checkpoint holds.
+    """The content of one checkpoint.
 
-    Returns: the `update` it was made after, the task's state as :func:`state_of` gave it, and `records` if it has such.
+    Returns: the number `update` of updates done, the task's state as :func:`state_of` returned it, and `records`, which
+    is None if the checkpoint has none.
 
-    Raises: Damaged, where it is not whole; Foreign, where it is, but is none of ours.
+    Raises: Damaged, if it is not intact; Foreign, if it is, but was not made by a run.
     """
     try:
         state = read_json(path / "state.json", dict)
@@ -135,8 +136,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _checksum(state: dict[str, Any], tensors: bytes) -> str:
-    """Of both files, by what they hold: JSON that is read and written again is the same text."""
-    found = hashlib.sha256(tensors)  # not a sum of bytes: tensors may have gigabytes
+    """The checksum of both files' contents: JSON that is read and written again is the same text."""
+    found = hashlib.sha256(tensors)  # not of both joined: tensors may have gigabytes
     found.update(json.dumps(state).encode())
     return found.hexdigest()
 
@@ -147,7 +148,7 @@ def _said(error: Exception) -> str:
 
 
 def state_of(task: Task) -> dict[str, Any]:
-    """All that changes while a task trains, torch's generators too."""
+    """All state that changes while a task trains, including that of torch's generators."""
     state = {
         "memory": task.memory,
         "modules": {name: module.state_dict() for name, module in task.modules.items()},
@@ -161,12 +162,12 @@ def state_of(task: Task) -> dict[str, Any]:
 
 
 def restore(task: Task, state: dict[str, Any], path: Path | None = None) -> None:
-    """Bring the task to a state that :func:`state_of` gave.
+    """Restore the task from a state that :func:`state_of` returned.
 
     Args:
-        task: which may be changed in part where there is an error.
-        state: of it.
-        path: of the checkpoint that holds the state. Where it does not fit the task, the error is then Foreign.
+        task: may be changed in part if there is an error.
+        state: the state.
+        path: the checkpoint that has the state, if there is one. If it does not fit the task, the error is Foreign.
     """
     try:
         for kind in ("modules", "optimizers"):
@@ -179,7 +180,7 @@ def restore(task: Task, state: dict[str, Any], path: Path | None = None) -> None
         torch.set_rng_state(state["torch"])
         if "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"])
-        memory = dict(state["memory"])  # which may be the task's own
+        memory = dict(state["memory"])  # it may be the task's own dictionary
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -191,7 +192,7 @@ def restore(task: Task, state: dict[str, Any], path: Path | None = None) -> None
 
 
 def _check_shapes(optimizer: torch.optim.Optimizer) -> None:
-    """What an optimiser keeps of a parameter has its shape or is one number; torch finds out in the next step only."""
+    """Check that state of a parameter has its shape or is one number: torch would only fail in the next step."""
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
@@ -199,7 +200,7 @@ def _check_shapes(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _split(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The value with its tensors moved out; dictionaries as lists of pairs, since JSON has no other keys than text."""
+    """The value without its tensors, which move to `tensors`. Dictionaries become pairs: keys in JSON must be text."""
     if isinstance(value, Tensor):
         tensors[name] = value.clone()
         return {"tensor": name}

@@ -203,4 +203,4 @@ def commit() -> str | None:
 
 def _sources() -> list[Path]:
     """The folders of the library and of the laboratory: a result depends on both."""
-    return [Path(package.__file__).parent for package in (noisyact, noisyact_lab)]
+    return [Path(noisyact.__file__).parent, Path(noisyact_lab.__file__).parent]

@@ -24,39 +24,42 @@ __all__ = ["LOGGERS", "Logger", "MLflow", "TensorBoard", "Trackio", "WandB", "ch
 
 
 class Logger(Protocol):
-    """Where the metrics of one run go; made anew for each run, with what follows its name and a colon on the command
-    line."""
+    """Sends the metrics of one run somewhere.
+
+    Args:
+        where: what follows the logger's name and a colon on the command line, if anything does.
+    """
 
     needs: ClassVar[tuple[str, str]]
-    """The module it imports, and the extra of noisyact that has it."""
+    """The module that the logger imports, and the extra of noisyact that installs it."""
 
     def __init__(self, where: str | None) -> None: ...
 
     def start(self, config: Mapping[str, Any], folder: Path, identity: str) -> int:
-        """Begin, or go on with what was logged of this run before.
+        """Begin, or continue what was logged of this run before.
 
         Args:
-            config: as in config.json.
-            folder: for files of its own.
-            identity: of the run, the same when it is resumed and unlike that of any other.
+            config: the content of config.json.
+            folder: for the logger's files.
+            identity: unique to the run, and the same when it is resumed.
 
-        Returns: the last update that is logged already; 0 or less for none.
+        Returns: the last update that is logged already; 0 or less if none is.
         """
         ...
 
     def log(self, update: int, metrics: Mapping[str, float], at: float) -> None:
-        """An evaluation, and when it was."""
+        """Log an evaluation, and when it was made."""
         ...
 
     def finish(self, record: Mapping[str, Any] | None) -> None:
-        """The end, with the record as in result.json; None for a run that did not come to its end."""
+        """End, with the content of result.json, or None for a run that did not reach its end."""
         ...
 
 
 class TensorBoard:
-    """Event files in the run's folder, or, if one is given, in a folder for all runs.
+    """Event files in the run's folder or, if one is given, in a folder for all runs.
 
-    A run that is resumed gets its event file anew from its metrics, so that no reader finds a point twice.
+    When a run is resumed its event file is written again from its metrics, so that no reader finds a point twice.
     """
 
     needs: ClassVar[tuple[str, str]] = ("tensorboard", "experiments")
@@ -65,7 +68,7 @@ class TensorBoard:
         self._where = where
 
     def start(self, config: Mapping[str, Any], folder: Path, identity: str) -> int:
-        """Write the settings; all updates are to be logged."""
+        """Write the settings."""
         from torch.utils.tensorboard import SummaryWriter
 
         if self._where is not None:
@@ -79,21 +82,21 @@ class TensorBoard:
         return 0
 
     def log(self, update: int, metrics: Mapping[str, float], at: float) -> None:
-        """Scalars at the update; they are on the disk then."""
+        """Write scalars, and flush them to the disk."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, update, walltime=at)
         self._writer.flush()
         self._update = update
 
     def finish(self, record: Mapping[str, Any] | None) -> None:
-        """The result as scalars and, with the settings, for the tab of hyperparameters."""
+        """Write the result as scalars and, with the settings, as hyperparameters."""
         from torch.utils.tensorboard.summary import hparams
 
         if record is not None:
             numbers = _numbers(record)
             allowed = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in self._config.items()}
             for summary in hparams(allowed, numbers):
-                self._writer._get_file_writer().add_summary(summary)  # add_hparams would make it a run of its own
+                self._writer._get_file_writer().add_summary(summary)  # add_hparams would make another run of it
             for name, value in numbers.items():
                 self._writer.add_scalar(name, value, self._update)
             self._writer.add_text("status", record["status"], self._update)
@@ -101,7 +104,7 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases; a project may be given. Its files, with WANDB_MODE=offline all there is, are in the run's."""
+    """Weights & Biases; a project may be given. Its files are in the run's folder."""
 
     needs: ClassVar[tuple[str, str]] = ("wandb", "wandb")
 
@@ -109,9 +112,9 @@ class WandB:
         self._project = where or os.environ.get("WANDB_PROJECT", "noisyact")
 
     def start(self, config: Mapping[str, Any], folder: Path, identity: str) -> int:
-        """The run of that identity, which the server may have already."""
+        """Open the run of that identity, which the server may have already."""
         wandb = importlib.import_module("wandb")
-        # Offline there is no server that would know what it has: all is logged again, and what there was goes.
+        # Offline no server knows what is logged already: all is logged again, and earlier files are removed.
         for old in folder.glob(f"wandb/offline-run-*-{identity}"):
             shutil.rmtree(old)
         self._run = wandb.init(
@@ -122,11 +125,11 @@ class WandB:
         return self._run.step - 1 if self._run.resumed else 0
 
     def log(self, update: int, metrics: Mapping[str, float], at: float) -> None:
-        """A step of its history."""
+        """Log a step of the history."""
         self._run.log(dict(metrics), step=update)
 
     def finish(self, record: Mapping[str, Any] | None) -> None:
-        """The result into the summary; a run without one has failed."""
+        """Write the result to the summary; a run without one has failed."""
         if record is not None:
             self._run.summary.update({**_numbers(record), "status": record["status"]})
         self._run.finish(exit_code=int(record is None))
@@ -141,9 +144,9 @@ class Trackio:
         self._project = where or "noisyact"
 
     def start(self, config: Mapping[str, Any], folder: Path, identity: str) -> int:
-        """The run of that name, or a new one."""
+        """Open the run of that name, or a new one."""
         trackio = importlib.import_module("trackio")
-        # In a context of its own: it ends the run before it in the same context, which may be one that is at work.
+        # In a new context: it ends the earlier run of the same context, which may be at work.
         self._run = contextvars.Context().run(
             trackio.init, self._project, name=f"{_title(config)}-{identity[:8]}", group=_group(config),
             config=dict(config), resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False,
@@ -151,18 +154,18 @@ class Trackio:
         return self._run._next_step - 1
 
     def log(self, update: int, metrics: Mapping[str, float], at: float) -> None:
-        """A step."""
+        """Log a step."""
         self._run.log(dict(metrics), step=update)
 
     def finish(self, record: Mapping[str, Any] | None) -> None:
-        """The result, one step after the last."""
+        """Log the result one step after the last."""
         if record is not None:
             self._run.log({**_numbers(record), "status": record["status"]}, step=record["updates"] + 1)
         self._run.finish()
 
 
 class MLflow:
-    """MLflow; the address of a server or store may be given, else it is MLFLOW_TRACKING_URI or mlflow's default."""
+    """MLflow; the address of a server or store may be given. Default: MLFLOW_TRACKING_URI, else mlflow's own."""
 
     needs: ClassVar[tuple[str, str]] = ("mlflow", "mlflow")
 
@@ -170,8 +173,8 @@ class MLflow:
         self._where = where
 
     def start(self, config: Mapping[str, Any], folder: Path, identity: str) -> int:
-        """The run that has the identity as its tag, or a new one."""
-        # A server that is gone should cost the run seconds, not the minutes that mlflow waits by itself.
+        """Open the run that has the identity as its tag, or a new one."""
+        # A server that is gone should cost the run seconds, not the minutes that mlflow waits by default.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         mlflow = importlib.import_module("mlflow")
@@ -193,15 +196,15 @@ class MLflow:
         return 0
 
     def log(self, update: int, metrics: Mapping[str, float], at: float) -> None:
-        """All at once, so that a step is there whole or not at all."""
-        points = [  # names of metrics have no per cent sign there
+        """Log all metrics of a step in one call, so that none is missing."""
+        points = [  # mlflow allows no per cent sign in the names of metrics
             self._entities.Metric(name.replace("%", " percent"), value, int(1000 * at), update)
             for name, value in metrics.items()
         ]
         self._client.log_batch(self._run, metrics=points)
 
     def finish(self, record: Mapping[str, Any] | None) -> None:
-        """The result as metrics; a run without one has failed."""
+        """Log the result as metrics; a run without one has failed."""
         if record is not None:
             self.log(record["updates"], _numbers(record), time.time())
             self._client.set_tag(self._run, "status", record["status"])
@@ -214,7 +217,7 @@ LOGGERS: dict[str, type[Logger]] = {
 
 
 def check(names: Sequence[str]) -> None:
-    """Loggers must be known, and what they import must be installed.
+    """Raise an error unless all loggers are known and what they import is installed.
 
     >>> check(["tensorboard", "tensorboard:out/events"])
     >>> check(["paper"])
@@ -229,12 +232,12 @@ def check(names: Sequence[str]) -> None:
             raise UnknownName("logger", kind, LOGGERS)
         module, extra = LOGGERS[kind].needs
         spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:  # a folder of that name, as some of them make, is no library
+        if spec is None or spec.origin is None:  # a folder of that name, which some of them make, is no library
             raise ValueError(f"logger {kind!r}: {module} is not installed; it needs: {how_to_install(extra)}")
 
 
 def _quieten_threads() -> None:
-    """Print no traceback where TensorBoard's thread fails: its next call raises the same error, and that is told."""
+    """Print no traceback if TensorBoard's thread fails: its next call raises the same error, and that is reported."""
     before = threading.excepthook
     if before.__module__ == __name__:
         return
@@ -259,5 +262,5 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """The result, without what was not reached."""
+    """The numbers of the result that were reached."""
     return {f"result/{name}": value for name, value in record["result"].items() if value is not None}

@@ -1,8 +1,7 @@
-"""What is logged of a run, and when.
+"""The loggers of a run, which log what is in its folder.
 
-Loggers follow the run's folder and have no part in the run: its files are the same with or without them, and a logger
-that fails is given up with a warning. Of a run that is killed and resumed, or was finished before, each logger gets
-what it has not got, once.
+They have no part in the run: its files are the same with or without them, and a logger that fails is dropped with a
+warning. If a run is resumed, or was finished before, each logger gets exactly what it has not logged yet.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from noisyact_lab.engine.logging.loggers import LOGGERS, Logger
 __all__ = ["FOLDER", "Logs"]
 
 FOLDER = "logs"
-"""In a run's folder, where loggers keep what is theirs."""
+"""The folder, in that of a run, for the loggers' files."""
 
 
 class Logs:
     """The loggers of one run.
 
     Args:
-        names: of loggers, each with what it is given after a colon.
-        folder: of the run.
-        warn: is told of a logger that is given up.
+        names: the loggers', each with an optional place after a colon.
+        folder: the run's.
+        warn: called with a sentence if a logger is dropped.
     """
 
     def __init__(self, names: Sequence[str], folder: Path, warn: Callable[[str], object] = warnings.warn) -> None:
@@ -42,7 +41,7 @@ class Logs:
         self._last: dict[str, int] = {}
 
     def follow(self) -> None:
-        """Log what the run has recorded since."""
+        """Log what the run has recorded since the last call."""
         self._or_give_up(self._follow)
 
     def _follow(self) -> None:
@@ -60,7 +59,7 @@ class Logs:
                     self._last[name] = update
 
     def end(self, record: Mapping[str, Any] | None) -> None:
-        """The run ended, with a record or without one; a run that was finished before is logged where it is not yet."""
+        """Called when the run has ended, with its record if it has one; logs what is not logged yet."""
         self._or_give_up(self._end, record)
         self._open = {}
 
@@ -89,7 +88,7 @@ class Logs:
             self._last[name] = last or 0
 
     def _known(self) -> dict[str, Any]:
-        """The identity of the run, which is kept so that it is found again, and the loggers that have all of it."""
+        """The run's stored identity, by which loggers find it again, and the loggers that have logged all of it."""
         if not self._state.exists():
             return {"id": uuid.uuid4().hex, "finished": []}
         known = read_json(self._state, dict)
@@ -98,12 +97,12 @@ class Logs:
         return known
 
     def _or_give_up(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Files that fail are no reason to end a run either."""
+        """Call a function; an error of the run's files ends the logging, not the run."""
         try:
             do(*arguments)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self._open = {}
-            self._warn(f"{self._folder}: logging is given up, the run goes on: {in_words(error)}")
+            self._warn(f"{self._folder}: logging ends, the run continues: {in_words(error)}")
 
     def _attempt(self, name: str, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -113,5 +112,5 @@ class Logs:
             assert self._open is not None
             del self._open[name]
             said = " ".join(traceback.format_exception_only(error)[-1].split())
-            self._warn(f"{self._folder}: logger {name!r} is given up, the run goes on: {said}")
+            self._warn(f"{self._folder}: logger {name!r} is dropped, the run continues: {said}")
             return None

@@ -1,8 +1,8 @@
-"""NVIDIA's Multi-Process Service: where it runs, processes use a GPU at the same time and not one after the other.
+"""NVIDIA's Multi-Process Service: with it, several processes use a GPU concurrently instead of in turns.
 
-Runs of a grid are then processes of their own, each with a host thread that launches for it alone. Started by
-``nvidia-cuda-mps-control -d``; whether to is the user's choice, since all processes of the GPU share its fate: one that
-makes an illegal access ends the others too. Their runs go on when the grid is run again.
+Each of many runs is then a process with its own host thread. ``nvidia-cuda-mps-control -d`` starts the service. That is
+the user's choice, since the processes are no longer isolated: an illegal access in one ends the others too. Their runs
+resume when they are run again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 __all__ = ["MOST", "prepare", "serves"]
 
 MOST = 16
-"""Processes at once by default: that many were tried on an H200, and the service has queues for them."""
+"""Processes at once by default: as many were tried on an H200, and the service has queues for them."""
 
 
 def serves() -> bool:
-    """Whether the service can be reached: its control process has a socket, `control`, in what it calls its pipes."""
+    """Whether the service runs: its control process then has a socket `control` in its pipe directory."""
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
     try:
         mode = (folder / "control").stat().st_mode
@@ -28,5 +28,5 @@ def serves() -> bool:
 
 
 def prepare() -> None:
-    """To be called before the processes start: the service has queues for 16 of them only if each takes few."""
+    """Call this before the processes start: the service has queues for 16 of them only if each takes few."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "2")
