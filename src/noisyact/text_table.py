@@ -16,11 +16,10 @@ def text_table(
     """Columns padded to their widest cell, two spaces between, no trailing space.
 
     Args:
-        header: the columns' names.
-        rows: their cells.
-        width: what a line may have. A table that is wider has its names on several lines and, where that is not
-            enough, is continued below: columns that do not fit are in a further table that has the first column too.
-            Where not even the last column has room, its cells go on in lines of their own.
+        header: the names of the columns.
+        rows: the cells of each row.
+        width: the longest line allowed. In a wider table the names are wrapped; columns that still do not fit are in a
+            further table below, which repeats the first column; cells that still do not fit are wrapped.
         kept: columns, by index, that stay beside the one before them.
 
     >>> print(text_table(("name", "share"), [("tanh", "0.5"), ("gate", "0.25")]))

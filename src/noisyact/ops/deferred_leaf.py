@@ -47,9 +47,7 @@ def deferred_leaf(deferred: Deferred, tensor: Tensor, *beside: Tensor | None) ->
 
     A use is a function of autograd that takes the returned tensor as an argument and gives None as its gradient.
     """
-    leaf = _Leaf.apply(deferred, tensor, *beside)
-    assert isinstance(leaf, Tensor)
-    return leaf
+    return _Leaf.apply(deferred, tensor, *beside)  # pyright: ignore[reportReturnType]
 
 
 class _Leaf(torch.autograd.Function):

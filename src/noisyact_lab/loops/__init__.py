@@ -1,1 +1,1 @@
-"""What makes a recurrence written by hand fast: deferred gradients, CUDA graphs, blocks of seeds."""
+"""What makes training steps fast on a GPU: CUDA graphs, TF32 products and a compiled optimiser."""

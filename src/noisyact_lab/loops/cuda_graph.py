@@ -1,10 +1,9 @@
-"""A training step as a CUDA graph: one launch where there were some hundred, which take the host longer than the GPU.
+"""A training step as a CUDA graph: one launch instead of hundreds, which take the host longer than the GPU.
 
-Nothing is run for the sake of the recording, so nothing has to be undone after it: the first call with inputs of a
-shape does the step as it is, an update like any other, and is followed by the recording, which runs nothing. Whatever
-is made at first use (compiled kernels, the optimiser's state) is there by then. A graph does what the step does, with
-the same kernels and the same random numbers, so a run that is resumed, whose first update is a plain one, ends as one
-that was never stopped.
+No step is run only for the recording. The first call with inputs of a shape runs the step, which is an ordinary update
+and creates whatever is made at first use (compiled kernels, the optimiser's state); the recording that follows runs
+nothing. A replay does what the step does, with the same kernels and the same random numbers, so a resumed run, whose
+first update is not a replay, ends with the result of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ Step = Callable[..., Any]
 
 
 def captured(step: Step, example_inputs: Sequence[Tensor]) -> Step:
-    """The step as it is where the inputs are on a CPU; on a CUDA device recorded once for each shape, then replayed.
+    """Return a step that on a CUDA device is recorded once for each shape of its inputs and then replayed.
 
-    Noise and dropout are drawn anew at each replay, from torch's own generator. What a step must keep to:
+    On a CPU the step itself is returned. Each replay draws new noise and dropout from torch's generator. The rules:
 
-    - its inputs are tensors on one device, and are copied into the graph's own; what it returns, a tensor, a tuple of
+    - the inputs are tensors on one device, which are copied into those of the graph; the result, a tensor, a tuple of
       tensors or None, is overwritten by the next call;
-    - it does not read a number back (``item()``, ``if loss > 1``);
-    - numbers that change are in tensors that stay where they are, as the noise's scale is (`set_noise_scale` works
-      between calls): a Python number is for ever the one of the recording;
-    - its optimiser is made with ``capturable=True`` and its ``zero_grad()`` is part of the step.
+    - the step does not read a number from the device (``item()``, ``if loss > 1``);
+    - numbers that change are in tensors that are changed in place, as the noise's scale is (`set_noise_scale` works
+      between calls): a Python number keeps its value of the recording;
+    - the optimiser is made with ``capturable=True``, and its ``zero_grad()`` is part of the step.
 
     Args:
         step: a function of tensors.
-        example_inputs: they say which device; nothing is run with them.
+        example_inputs: tensors on the step's device; the step is not run with them.
 
     >>> step = captured(lambda x: x + 1, [torch.zeros(2)])
     >>> step(torch.ones(2))
@@ -49,7 +48,7 @@ def captured(step: Step, example_inputs: Sequence[Tensor]) -> Step:
 
 
 def check_kernels(device: torch.device) -> None:
-    """Raise if a recurrent kernel gave up, which in a graph shows as NaN alone and would pass for a divergence."""
+    """Raise if a recurrent kernel has given up: in a graph only its NaN would show, which looks like divergence."""
     from noisyact.ops.triton import obstacle
 
     if obstacle(device) is None:
@@ -59,14 +58,14 @@ def check_kernels(device: torch.device) -> None:
 
 
 class _Captured:
-    """A step with a graph for each shape of its inputs. They take turns, so they share their memory."""
+    """A step with a graph for each shape of its inputs. The graphs never run at once and share their memory."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
         self._graphs: dict[tuple[torch.Size, ...], _Graph] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        # No graph can be recorded on the default stream. A run that has a stream of its own records there: graphs
-        # recorded on one stream share the products' workspace, and must not run at once.
+        # No graph can be recorded on the default stream. A run on another stream records there: graphs recorded on one
+        # stream share the products' workspace and must not run at once.
         current = torch.cuda.current_stream()
         self._stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
@@ -80,7 +79,7 @@ class _Captured:
 
 
 class _Graph:
-    """The step for one shape: done once, recorded, and then replayed."""
+    """The step for one shape: run once, recorded, and then replayed."""
 
     def __init__(self, step: Step, inputs: Sequence[Tensor], pool: Any, stream: torch.cuda.Stream) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
@@ -90,7 +89,7 @@ class _Graph:
             self.first = step(*self._inputs)
         current.wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with _nothing_collected(), torch.cuda.graph(self._graph, pool=pool, stream=stream):
+        with _no_collection(), torch.cuda.graph(self._graph, pool=pool, stream=stream):
             self._outputs = step(*self._inputs)
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
@@ -101,8 +100,8 @@ class _Graph:
 
 
 @contextlib.contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Garbage may hold another graph, or memory of the GPU, that must not be freed while this one is recorded."""
+def _no_collection() -> Iterator[None]:
+    """Switch garbage collection off: freeing another graph, or GPU memory, would break the recording."""
     enabled = gc.isenabled()
     gc.disable()
     try:

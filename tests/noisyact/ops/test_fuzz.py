@@ -10,7 +10,7 @@ import torch
 import noisyact as na
 from noisyact.ops import native
 from noisyact.ops.activation import native as activation
-from noisyact.ops.matmul import product
+from noisyact.ops.matmul import matmul
 from noisyact.ops.native.build import LIBRARIES
 
 
@@ -30,7 +30,7 @@ def test_random_invalid_calls_raise(fuzzer, monkeypatch):
 def test_products_of_many_columns():
     """Their vectors, numbered and multiplied by a group's number, do not fit 32 bits."""
     right = torch.arange(6_000_000, dtype=torch.float32)[None]
-    assert torch.equal(product(torch.full((1, 1), 2.0), right), 2 * right)
+    assert torch.equal(matmul(torch.full((1, 1), 2.0), right), 2 * right)
 
 
 def test_a_layer_of_many_inputs():
@@ -58,7 +58,7 @@ def test_memory_that_the_kernels_cannot_have_is_an_error(monkeypatch):
     x = torch.randn(2, 2, 300)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2**31 - 1)
     with pytest.raises(MemoryError, match="product"):
-        product(torch.ones(2, 2), torch.ones(2, 2))
+        matmul(torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(MemoryError, match="noisyact_recurrent_forward: no memory for 4 rows of 300 units"):
         layer(x)
 

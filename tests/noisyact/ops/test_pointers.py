@@ -12,7 +12,7 @@ import torch
 import noisyact as na
 from noisyact import functional as F
 from noisyact.ops.activation import native, noisy_activation, reference
-from noisyact.ops.matmul import product
+from noisyact.ops.matmul import matmul
 from noisyact.ops.native.unit import address, contiguous
 
 SEED, PAIR = torch.tensor(7), [1.0, 0.0, -1.0, 1.0]
@@ -169,16 +169,14 @@ def test_addresses():
 
 
 def test_products_of_what_is_no_pair_of_matrices():
-    a, b, bias = torch.randn(3, 4), torch.randn(4, 2), torch.randn(2)
-    torch.testing.assert_close(product(a, b, bias), a @ b + bias)
-    torch.testing.assert_close(product(a, b, torch.randn(4)[::2]).shape, torch.Size([3, 2]))
+    a, b = torch.randn(3, 4), torch.randn(4, 2)
+    torch.testing.assert_close(matmul(a, b), a @ b)
     for given in (
         (a, b.t()), (a[0], b), (a[None], b), (a.double(), b), (a, b.half()), (a, b.to("meta")), (freed(3, 4), b),
-        (a, freed(4, 2)), (a, b, torch.ones(3)), (a, b, torch.ones(2, device="meta")), (torch._neg_view(a), b),
-        (a, b, torch.ones(())), (a, b, freed(2)), (a, b, bias.double()), (a, b, bias[None]),
+        (a, freed(4, 2)), (torch._neg_view(a), b),
     ):  # fmt: skip
         with pytest.raises((ValueError, RuntimeError)):
-            product(*given)
+            matmul(*given)
 
 
 def test_nothing_depends_on_assertions():

@@ -23,16 +23,16 @@ INLINE int linear_block(const unit *a, const float *x) {
     return 1;
 }
 
-/* The 128 values of p that begin at `column` of the last dimension, which repeats: in place, or gathered into `room`. */
-INLINE const float *p_of_block(const activation *a, const float *p, int64_t column, float *room) {
+/* The 128 values of p that begin at `column` of the last dimension, which repeats: in place, or copied into `buffer`. */
+INLINE const float *p_of_block(const activation *a, const float *p, int64_t column, float *buffer) {
     if (column + BLOCK <= a->p_size) return p + column;
     for (int filled = 0; filled < BLOCK;) {
         int64_t left = a->p_size - column, run = left < BLOCK - filled ? left : BLOCK - filled;
-        memcpy(room + filled, p + column, (size_t)run * sizeof(float));
+        memcpy(buffer + filled, p + column, (size_t)run * sizeof(float));
         filled += (int)run;
         column = 0;
     }
-    return room;
+    return buffer;
 }
 
 INLINE void add_gp(const activation *a, const float *gp, int64_t column, int count, float *partial) {
@@ -60,14 +60,14 @@ INLINE void noise_of_block(const activation *a, int64_t begin, float xi[BLOCK]) 
 
 INLINE void forward_block(const activation *a, const float *x, const float *p, int64_t begin, int64_t column,
                           float *y) {
-    float xi[BLOCK], p_room[BLOCK];
+    float xi[BLOCK], p_buffer[BLOCK];
     if (linear_block(&a->unit, x)) {
         for (int j = 0; j < BLOCK; j += LANES) store(y + j, load(x + j) * a->unit.slope + a->unit.offset);
         return;
     }
     noise_of_block(a, begin, xi);
     const floats one_p = every(a->p_size == 1 ? p[0] : 1.0f);
-    if (a->p_size > 1) p = p_of_block(a, p, column, p_room);
+    if (a->p_size > 1) p = p_of_block(a, p, column, p_buffer);
     for (int j = 0; j < BLOCK; j += LANES)
         store(y + j, phi_forward(&a->unit, load(x + j), a->p_size > 1 ? load(p + j) : one_p, load(xi + j)));
 }
@@ -75,14 +75,14 @@ INLINE void forward_block(const activation *a, const float *x, const float *p, i
 /* One p for all: its gradient goes to `total`; several: to `partial`. */
 INLINE void backward_block(const activation *a, const float *g, const float *x, const float *p, int64_t begin,
                            int64_t column, int count, float *gx, floats *total, float *partial) {
-    float xi[BLOCK], p_room[BLOCK], gp[BLOCK];
+    float xi[BLOCK], p_buffer[BLOCK], gp[BLOCK];
     if (linear_block(&a->unit, x)) {
         for (int j = 0; j < BLOCK; j += LANES) store(gx + j, load(g + j) * a->unit.slope);
         return;
     }
     noise_of_block(a, begin, xi);
     const floats one_p = every(a->p_size == 1 ? p[0] : 1.0f);
-    if (a->p_size > 1) p = p_of_block(a, p, column, p_room);
+    if (a->p_size > 1) p = p_of_block(a, p, column, p_buffer);
     for (int j = 0; j < BLOCK; j += LANES) {
         floats p_lanes = a->p_size > 1 ? load(p + j) : one_p, gx_lanes, gp_lanes;
         phi_backward(&a->unit, load(g + j), load(x + j), p_lanes, load(xi + j), &gx_lanes, &gp_lanes);

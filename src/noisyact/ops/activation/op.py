@@ -33,7 +33,8 @@ def noisy_activation(
         seed: one int64, from :func:`noisyact.noise.draw_seed`.
         scheme: which noise.
         pair: h and u.
-        leave: in backward it is given the gradient of p in parts, [parts, p], which p then does not get.
+        leave: a function that backward calls with the gradient of p in parts, [parts, p]; p itself then gets none.
+            :func:`noisyact.deferred_gradients` sums them over all calls of a loop.
 
     Returns: x's shape and dtype.
     """

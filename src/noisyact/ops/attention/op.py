@@ -37,9 +37,7 @@ class DeferredKeys:
 
     def scores(self, query: Tensor, noise: triton.Noise) -> Tensor:
         """The scores, [batch, width, places], of a query, [batch, width, size]; the noise has this object's p."""
-        e = _Scores.apply(query, *self._arguments, noise)
-        assert isinstance(e, Tensor)
-        return e
+        return _Scores.apply(query, *self._arguments, noise)  # pyright: ignore[reportReturnType]
 
 
 class _Sums:

@@ -1,4 +1,4 @@
-"""Matrix products in float32 on a CPU, for the recurrent layers."""
+"""Matrix products in float32 on a CPU, for the recurrent layers: the same bits for any number of threads."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import torch
 from torch import Tensor
 
 from noisyact.ops import native
-from noisyact.ops.native.unit import address, contiguous
 
-__all__ = ["product"]
-
-
-_PRODUCT = struct.Struct("=4Q7q")
-"""`product` in native.c: the addresses of left, right, bias and out; rows, columns, depth; both strides of each factor.
-
-A ctypes.Structure takes longer to fill in than a small product takes."""
+__all__ = ["matmul"]
 
 
-def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``left @ right + bias`` by the C kernel: [r, k] and [k, c] in float32, any strides; bias [c].
+_MATMUL = struct.Struct("=3Q7q")
+"""`matmul` in native.c: the addresses of left, right and out; rows, columns, depth; both strides of each factor.
 
-    >>> product(torch.ones(2, 3), torch.ones(3, 2).t().contiguous().t())
+Filling in a ctypes.Structure takes longer than a small product."""
+
+
+def matmul(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` by the C kernel: [r, k] and [k, c] in float32, with any strides.
+
+    >>> matmul(torch.ones(2, 3), torch.ones(3, 2).t().contiguous().t())
     tensor([[3., 3.],
             [3., 3.]])
     """
@@ -36,14 +35,8 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     begins = left.data_ptr(), right.data_ptr()
     if 0 in begins and left.numel() and right.numel():
         raise ValueError("a factor of a product has no memory: its storage was freed")
-    if bias is not None:
-        if bias.dtype is not torch.float32 or bias.shape != other[1:]:
-            raise ValueError(f"the bias must be {columns} of float32, not {tuple(bias.shape)} of {bias.dtype}")
-        bias = contiguous(bias)
-    settings = _PRODUCT.pack(
-        *begins, address(bias, columns) or 0, out.data_ptr(), rows, columns, depth, *left.stride(), *right.stride()
-    )
-    if native.function("noisyact_product", 1)(settings, native.threads()):
+    settings = _MATMUL.pack(*begins, out.data_ptr(), rows, columns, depth, *left.stride(), *right.stride())
+    if native.function("noisyact_matmul", 1)(settings, native.threads()):
         raise MemoryError(f"no memory for a product of {tuple(shape)} and {tuple(other)}")
     return out
 

@@ -65,16 +65,16 @@ def _build_level(compiler: list[str], level: str, folder: Path, flags: Sequence[
     sources = sorted(str(path) for path in OPS.glob("**/native.c"))
     march = [] if level == "generic" else [f"-march={level}"]
     target, errors = library_path(level, folder), ""
-    with tempfile.TemporaryDirectory(dir=folder) as room:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         # OpenMP is used when compiling and not when linking: the calls then bind to the OpenMP that torch has loaded,
         # and our loops run on torch's own threads. Where that fails (no OpenMP, macOS) the plain build serves.
         for openmp in (["-fopenmp"], []):
-            objects = [str(Path(room) / f"{i}.o") for i in range(len(sources))]
+            objects = [str(Path(scratch) / f"{i}.o") for i in range(len(sources))]
             commands = [
                 [*compiler, *_FLAGS, *march, *openmp, *flags, "-c", source, "-o", out]
                 for source, out in zip(sources, objects, strict=True)
             ]
-            linked = Path(room) / "linked.so"
+            linked = Path(scratch) / "linked.so"
             undefined = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else []
             commands.append([*compiler, "-shared", *undefined, *flags, *objects, "-o", str(linked), "-lm"])
             if sys.platform == "darwin" and openmp:

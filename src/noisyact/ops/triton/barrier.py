@@ -1,7 +1,7 @@
 """Programs of one launch that wait for each other: a counter that all of them add to, and a bounded wait.
 
-The launch must be cooperative, so that every program runs. The wait is bounded all the same: a program that has waited
-too long in all raises an alarm that the host can read, goes on, and its results are NaN; nothing hangs.
+The launch must be cooperative, so that all programs run at once. The wait is bounded: a program that has waited too
+long in one launch raises an alarm that the host can read and continues with NaN as its results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE = tl.constexpr(1 << 24)  # polls in one launch, about ten seconds of th
 
 @triton.jit
 def arrive(counter):
-    """Say that this program's stores so far may be read."""
+    """Signal that this program's stores so far may be read."""
     tl.debug_barrier()  # all threads have stored; the release below then covers them all
     tl.atomic_add(counter, 1, sem="release")
 

@@ -1,7 +1,7 @@
-"""Calls of a Triton kernel that cost the host little: what Triton works out at every call is worked out once.
+"""Launches of Triton kernels with little host overhead.
 
-Triton looks at each argument of each call to find the compiled kernel for it. Here that is remembered for arguments of
-the same kinds, and the compiled kernel is called with bare addresses, as Triton itself calls it in the end.
+Triton inspects each argument of each call to find the compiled kernel for it. A launcher remembers the kernel for
+arguments of the same kinds and calls it with bare addresses, as Triton does in the end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Launcher:
 
 
 def _check_memory(tensors: Sequence[Tensor | float | None]) -> None:
-    """Refuse tensors whose elements are nowhere; those that have none may be."""
+    """Raise for tensors with elements whose storage was freed."""
     for t in tensors:
         if isinstance(t, Tensor) and t.numel() and t.data_ptr() == 0:
             raise ValueError(f"a tensor of shape {tuple(t.shape)} on {t.device} has no memory: its storage was freed")
@@ -76,6 +76,6 @@ def _kinds(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _watched() -> bool:
-    """Whether a profiler has asked Triton to be told of every launch."""
+    """Whether a profiler listens to Triton's launches."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return bool(getattr(before, "calls", before) or getattr(after, "calls", after))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops import native
-from noisyact.ops.matmul import product
+from noisyact.ops.matmul import matmul
 from noisyact.ops.native.unit import Unit
 from noisyact.ops.recurrent.checks import check_backward, check_sizes
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
@@ -226,13 +226,13 @@ def backward(
     if kind == "gru":  # [r, z, n through the recurrent product, n through the input]
         dh0 = None if dh0 is None else dh0.add_(carry)
         r_z, _, n_input = dgates.split([2 * hidden, hidden, hidden], dim=1)
-        dw_ih = torch.cat([product(r_z.t(), x), product(n_input.t(), x)])
+        dw_ih = torch.cat([matmul(r_z.t(), x), matmul(n_input.t(), x)])
         db_ih, db_hh = torch.cat([db[: 2 * hidden], db[3 * hidden :]]), db[: 3 * hidden].clone()
-        dx = product(r_z, w_ih[: 2 * hidden]).add_(product(n_input, w_ih[2 * hidden :])) if wants_x else None
+        dx = matmul(r_z, w_ih[: 2 * hidden]).add_(matmul(n_input, w_ih[2 * hidden :])) if wants_x else None
     else:
-        dw_ih = product(dgates.t(), x)
+        dw_ih = matmul(dgates.t(), x)
         db_ih, db_hh = db, db.clone()
-        dx = product(dgates, w_ih) if wants_x else None
+        dx = matmul(dgates, w_ih) if wants_x else None
     return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp
 
 
@@ -256,8 +256,8 @@ def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: S
         after, before, entry = slice(batch, None), slice(0, rows - batch), slice(0, batch)
         if reverse:
             after, before, entry = before, after, slice(rows - batch, None)
-        gradient = product(dgates[after].t(), h[before])
-        return gradient if first is None else gradient.add_(product(dgates[entry].t(), first))
+        gradient = matmul(dgates[after].t(), h[before])
+        return gradient if first is None else gradient.add_(matmul(dgates[entry].t(), first))
     first = h.new_zeros(batch, h.shape[1]) if first is None else first
     offsets, parts = list(itertools.accumulate(sizes[:-1], initial=0)), []
     for t, size in enumerate(sizes):
@@ -266,7 +266,7 @@ def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: S
         if known:
             parts.append(h[offsets[other] : offsets[other] + known])
         parts.append(first[known:size])
-    return product(dgates.t(), torch.cat(parts))
+    return matmul(dgates.t(), torch.cat(parts))
 
 
 def gradients_asked_for(
