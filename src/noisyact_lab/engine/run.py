@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from noisyact_lab.engine.distributed import ALONE, Team, check_spreading
-from noisyact_lab.engine.experiment import Experiment, Task, UnknownName
+from noisyact_lab.engine.experiment import Experiment, UnknownName
 from noisyact_lab.engine.folder import checkpoint, journal
 from noisyact_lab.engine.folder.files import (
     Damaged,
@@ -34,6 +34,7 @@ from noisyact_lab.engine.folder.files import (
 )
 from noisyact_lab.engine.folder.provenance import signature
 from noisyact_lab.engine.intervals import is_finite
+from noisyact_lab.engine.task import Task
 from noisyact_lab.loops.cuda_graph import check_kernels
 
 __all__ = ["DEVICES", "Progress", "clear", "folder_of", "resolve", "run", "to_end", "training"]
@@ -98,7 +99,7 @@ def training(
                 raise ValueError(f"{experiment.name}: {name}={getattr(task, name)}: must be at least 1")
         if team.size > 1:
             check_spreading(experiment, task)
-            task.spread(team)  # pyright: ignore[reportAttributeAccessIssue]
+            task.spread(team)
         done, evaluations, seconds = team.decided(lambda: _begun(folder, config, task))
         if done and team.size > 1:
             checkpoint.restore(task, team.decided(lambda: checkpoint.state_of(task)))
@@ -148,12 +149,12 @@ def _ended(
 ) -> dict[str, Any]:
     numbers = {name: _finite(value) for name, value in task.result(evaluations).items()} if evaluations else {}
     record = {**config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)}
-    if status == "finished" and hasattr(task, "samples"):
-        write_json(folder / "samples.json", task.samples())  # pyright: ignore[reportAttributeAccessIssue]
-    if status == "finished" and hasattr(task, "pictures"):
-        from noisyact_lab.engine.folder import picture  # matplotlib, which only such tasks need
+    if status == "finished" and (samples := task.samples()):
+        write_json(folder / "samples.json", samples)
+    if status == "finished" and (pictures := task.pictures()):
+        from noisyact_lab.engine.folder import picture  # imports matplotlib, which only tasks with pictures need
 
-        for name, figure in task.pictures().items():  # pyright: ignore[reportAttributeAccessIssue]
+        for name, figure in pictures.items():
             picture.save(figure, folder / "pictures", name)
     write_json(folder / "result.json", record)
     return record
@@ -227,7 +228,7 @@ def _train(
     while count < task.updates:  # which an evaluation may have lowered
         line = task.update(count)
         count += 1
-        due = count % task.evaluate_every == 0 or count == task.updates
+        due = task.due(count)
         if due and not _broken(line):
             line = {"update": count, **line, **task.evaluate(count)}
         if due:

@@ -14,7 +14,7 @@ from noisyact_lab.data.parallel import check, corpus
 from noisyact_lab.engine.experiment import UnknownName, check_at_least
 from noisyact_lab.loops.adadelta import Adadelta
 from noisyact_lab.models.translation import Translation
-from noisyact_lab.tasks.language_model import NoiseSettings
+from noisyact_lab.tasks.noise_settings import NoiseSettings
 
 __all__ = ["Settings", "check_corpus", "check_settings", "corpus_of", "model_of", "optimizer_of"]
 

@@ -28,18 +28,15 @@ The preset `short` has the captions of Multi30k and a small model.
 
 from __future__ import annotations
 
-import copy
 import functools
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import Pairs
 from noisyact_lab.data.text import UNKNOWN
-from noisyact_lab.engine.distributed import ALONE, Team
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.experiments.translate.settings import (
     Settings,
@@ -57,14 +54,17 @@ from noisyact_lab.experiments.translate.translator import (
     attention_picture,
     bleu,
     check_sacrebleu,
+    padded,
     plain_bleu,
 )
-from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.loops.deferred_gradients import gathered_gradients
 from noisyact_lab.loops.seed_blocks import seeds_in_blocks
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.translation import Translation, sentence_nll
-from noisyact_lab.tasks.length_batches import random_batches, rounded_up, sorted_batches
+from noisyact_lab.tasks.batches import EpochBatches
+from noisyact_lab.tasks.best_weights import BestWeights
+from noisyact_lab.tasks.length_batches import random_batches, sorted_batches
+from noisyact_lab.tasks.model_task import ModelTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,82 +78,57 @@ _PICTURED = 3
 _LONG = 16
 
 
-class Translate:
+class Translate(ModelTask[Translation]):
     """One run."""
+
+    end_key = "stopped"
+    settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         check_settings(settings)
         check_sacrebleu()  # not at the end of a long run
-        self.settings, self.seed, self.device = settings, seed, device
-        self.evaluate_every = settings.evaluate_every
         self.corpus = corpus_of(settings)
         if len(self.corpus.train) < settings.batch:
             raise ValueError(f"translate: batch={settings.batch}: there are {len(self.corpus.train)} pairs")
-        self.model = model_of(settings, self.corpus)
-        self.model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
-        self.model.to(device)
-        self.optimizer = optimizer_of(self.model, settings, device)
-        self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": self.optimizer}
-        self.generators: dict[str, torch.Generator] = {}
-        self.memory: dict[str, Any] = {"words": self.corpus.words_sha256}
+        model = model_of(settings, self.corpus)
+        model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
+        model.to(device)
+        super().__init__("translate", settings, model, optimizer_of(model, settings, device), "optimizer")
+        self.memory["words"] = self.corpus.words_sha256
+        self.best = BestWeights(self, model, "valid_nll", update_key="best_update", patience=settings.patience)
         self.train, self.valid = self.corpus.train.to(device), self.corpus.valid.to(device)
-        self.epoch = len(self.corpus.train) // settings.batch
-        """Updates of an epoch."""
-        self._drawn: tuple[int, Tensor, list[list[int]]] = (-1, torch.empty(0), [])
-        self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
-        self.team, self.trained = ALONE, self.model
-        self._captured = captured(self._step, [self._nll])
-
-    def spread(self, team: Team) -> None:
-        """Share out the pairs of each batch, all padded as the whole is."""
-        team.check_even("translate", self.settings.batch)
-        self.team, self.trained, self._captured = team, team.averaged(self.model), self._step
-
-    @property
-    def updates(self) -> int:
-        """As many as there are to be, or were when patience ended."""
-        return self.memory.get("stopped", self.settings.updates)
+        self.batches = EpochBatches(self._epoch, len(self.corpus.train) // settings.batch, seed * 1_000_003)
 
     def update(self, index: int) -> dict[str, float]:
         """The next batch, one step of the optimiser."""
         if self.memory["words"] != self.corpus.words_sha256:
             raise ValueError("translate: the run was begun with other vocabularies; is its text another one now?")
-        rows, lengths = self._epoch(index // self.epoch)
-        source_length, target_length = lengths[index % self.epoch]
-        mine = self.team.share(rows[index % self.epoch])
+        rows, (source_length, target_length) = self.batches.at(index)
+        mine = self.team.share(rows)
         with self._products():
-            self._captured(
+            self.step(
                 self.train.source.padded(mine, source_length), self.train.source.lengths[mine],
                 self.train.target.padded(mine, target_length), self.train.target.lengths[mine],
             )  # fmt: skip
-        self._since += 1
         return {}
 
-    def _epoch(self, epoch: int) -> tuple[Tensor, list[list[int]]]:
-        """The batches of an epoch, by its number alone, and what their two sides are padded to."""
-        if epoch != self._drawn[0]:
-            self._drawn = (epoch, *self._draw(epoch))
-        return self._drawn[1:]
-
-    def _draw(self, epoch: int) -> tuple[Tensor, list[list[int]]]:
-        pairs = self.corpus.train
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        rows = random_batches(pairs, self.settings.batch, generator)
-        longest = [rounded_up(side.lengths[rows].amax(dim=1)) for side in (pairs.source, pairs.target)]
-        return rows.to(self.device), torch.stack(longest, dim=1).tolist()
+    def _epoch(self, generator: torch.Generator) -> list[tuple[Tensor, list[int]]]:
+        """The pairs of each update of an epoch, and the lengths that their two sides are padded to."""
+        sides = [self.corpus.train.source.lengths, self.corpus.train.target.lengths]
+        source, target = (padded(lengths) for lengths in sides)
+        both = target * (int(source.max()) + 1) + source
+        rows = random_batches(both, self.settings.batch, generator, drop_longest=True)
+        longest = torch.stack([padded(lengths[rows].amax(dim=1)) for lengths in sides], dim=1)
+        return list(zip(rows.to(self.device).unbind(), longest.tolist(), strict=True))
 
     def _step(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> None:
-        """All that an update does, in operations on static tensors alone: a graph for each pair of padded lengths."""
+        """A graph is recorded for each pair of padded lengths."""
         on_gpu = self.device.type == "cuda"
         with gathered_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, _ = self.trained(source, lengths, target)
         nll = sentence_nll(logits, target, target_lengths).mean()
-        self.optimizer.zero_grad()
-        self.team.backward(nll)
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
-        self.optimizer.step()
-        self._nll += nll.detach()
+        self.descend(nll, self.settings.max_gradient_norm)
+        self.add_loss(nll)
 
     def _products(self) -> Any:
         return tf32_products(self.settings.tf32 and self.device.type == "cuda")
@@ -162,15 +137,8 @@ class Translate:
         """Nats a sentence: of the updates since the last time, and of validation without the noise."""
         # It may end the training, so all must have the same number, to the bit.
         valid = self.team.decided(lambda: self._mean_nll(self.model, self.valid))
-        train = self.team.mean(self._nll).item() / max(self._since, 1)
-        self._nll.zero_()
-        self._since = 0
-        if valid < self.memory.get("valid_nll", math.inf):
-            self.memory.update(valid_nll=valid, best_update=index)
-            self.modules["best"].load_state_dict(self.model.state_dict())
-        elif index - self.memory.get("best_update", 0) >= self.settings.patience * self.evaluate_every:
-            self.memory["stopped"] = index
-        return {"train_nll": train, "valid_nll": valid}
+        self.best.offer(valid, index)
+        return {"train_nll": self.mean_loss(index), "valid_nll": valid}
 
     @torch.no_grad()
     def _mean_nll(self, model: Translation, pairs: Pairs) -> float:
@@ -178,12 +146,12 @@ class Translate:
         total, lengths = torch.zeros((), dtype=torch.float64, device=self.device), pairs.target.lengths
         model.eval()
         with self._products():
-            for rows, length in sorted_batches(lengths.cpu(), self.settings.batch):
+            for rows, longest in sorted_batches(lengths.cpu(), self.settings.batch):
                 rows = rows.to(self.device)
-                source_length = int(rounded_up(pairs.source.lengths[rows].max()))
+                source_length = padded(int(pairs.source.lengths[rows].max()))
                 total += model.nll(
                     pairs.source.padded(rows, source_length), pairs.source.lengths[rows],
-                    pairs.target.padded(rows, length), lengths[rows],
+                    pairs.target.padded(rows, padded(longest)), lengths[rows],
                 ).sum()  # fmt: skip
         model.train()
         return total.item() / len(pairs)
@@ -199,24 +167,17 @@ class Translate:
         unknown = sum(words.count(UNKNOWN) for words in self.translations)
         return {
             "test_bleu": tokenised, **plain,
-            "test_nll": self._mean_nll(self.best, pairs.to(self.device)),
+            "test_nll": self._mean_nll(self.best.model, pairs.to(self.device)),
             "valid_nll": min(line["valid_nll"] for line in evaluations),
             "best_update": float(self.memory.get("best_update", 0)), "train_nll": evaluations[-1]["train_nll"],
             "unknown_words": 100 * unknown / max(1, sum(map(len, self.translations))),
         }  # fmt: skip
 
-    @property
-    def best(self) -> Translation:
-        """The model that is tested."""
-        model = self.modules["best"]
-        assert isinstance(model, Translation)
-        return model
-
     @functools.cached_property
     def translator(self) -> Translator:
         """Translates with the best weights."""
         return Translator(
-            self.best, self.corpus.source, self.corpus.target, width=self.settings.beam,
+            self.best.model, self.corpus.source, self.corpus.target, width=self.settings.beam,
             longest=self.settings.longest_translation,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from noisyact_lab.data.text import Vocabulary
 from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.models.beam_search import Beam
 from noisyact_lab.models.translation import Translation
-from noisyact_lab.tasks.length_batches import sorted_batches
+from noisyact_lab.tasks.length_batches import L, padded_length, sorted_batches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +31,7 @@ __all__ = [
     "attention_picture",
     "bleu",
     "check_sacrebleu",
+    "padded",
     "plain_bleu",
 ]
 
@@ -38,6 +39,12 @@ PLAIN, PLAIN_INTERVAL = "test_bleu_plain_text", "test_bleu_plain_text_interval"
 """The names, in a result, of the BLEU of plain text and of half its interval."""
 RESAMPLES = 1000
 """Of the test set's sentences, for the interval."""
+_PADDING = 10
+
+
+def padded(length: L) -> L:
+    """The length, or lengths, the end counted, to which sentences are padded: 10 words or a multiple, and the end."""
+    return padded_length(length, _PADDING, ends=1)
 
 
 class Translator:
@@ -83,13 +90,13 @@ class Translator:
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            for rows, length in sorted_batches(sentences.lengths.cpu(), self.batch):
+            for rows, longest in sorted_batches(sentences.lengths.cpu(), self.batch):
                 # Always as many rows: the last batch is filled up with its first sentence.
                 full = (
                     torch.cat([rows, rows[:1].expand(self.batch - len(rows))]) if len(sentences) > self.batch else rows
                 )
                 full = full.to(self.device)
-                best = self._beam(*self.model.start(sentences.padded(full, length), sentences.lengths[full]))
+                best = self._beam(*self.model.start(sentences.padded(full, padded(longest)), sentences.lengths[full]))
                 for row, hypotheses in zip(rows.tolist(), best, strict=False):
                     found[row] = hypotheses[0].tokens
         self.model.train(training)

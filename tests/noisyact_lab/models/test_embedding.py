@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisyact_lab.tasks.embedding import Embedding, one_hot_product
+from noisyact_lab.models.embedding import Embedding, one_hot_product
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
