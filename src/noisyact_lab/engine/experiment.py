@@ -127,7 +127,7 @@ class Experiment:
 
 
 def _converted(what: str, value: Any, wanted: Any) -> Any:
-    """A value as the setting's type has it; text, as flags give it, is read."""
+    """The value in the setting's type; text from flags is parsed."""
     optional = type(None) in typing.get_args(wanted)
     if optional and (value is None or value == "none"):
         return None

@@ -68,12 +68,9 @@ class Task(abc.ABC):
         return {}
 
     def spread(self, team: Any) -> None:
-        """From now on take this process's share of every batch, and average the gradients over the processes.
+        """Take this process's share of every batch, and average the gradients over the team, from now on.
 
-        Called once, before a checkpoint is loaded, and only where `spreads` is true. A batch that cannot be shared out
-        evenly is a ValueError.
-
-        Args:
-            team: the :class:`noisyact_lab.engine.distributed.Team` of processes.
+        Called once, before a checkpoint is loaded, where `spreads` is true. A batch that cannot be shared out evenly is
+        a ValueError. The team is a :class:`noisyact_lab.engine.distributed.Team`.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be spread over devices")

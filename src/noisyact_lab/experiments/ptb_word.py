@@ -102,7 +102,7 @@ class Words(TextTask):
         """The next rows at their epoch's rate."""
         late = max(0, index // self.epoch + 1 - self.settings.first_epochs)
         self.rate.fill_(self.settings.learning_rate / self.settings.decay**late)
-        self.optimizer.param_groups[0]["lr"] = self.rate  # a checkpoint brings a tensor of its own
+        self.optimizer.param_groups[0]["lr"] = self.rate  # loading a checkpoint replaces the tensor
         with tf32_products(self.settings.tf32):
             return super().update(index)
 

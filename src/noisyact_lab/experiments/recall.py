@@ -168,7 +168,7 @@ class Recall(ModelTask[NTM]):
         self.model.train()
         return {
             "valid_error": sum(wrong_bits.values()) / len(wrong_bits),
-            **{f"valid_error_{items}_items": wrong_bits[items] for items in _ends(settings)},
+            **{f"valid_error_{n}_items": wrong_bits[n] for n in (settings.min_items, settings.max_items)},
             "valid_wrong_answers": 100 * wrong.any(dim=3).any(dim=0).double().mean().item(),
             "valid_nll": _nats(logits, self.valid_answer).item(),
             **({"saturated": 100 * units[0].saturated} if units else {}),
@@ -210,10 +210,6 @@ def _nats(logits: Tensor, answer: Tensor) -> Tensor:
 
 def _text(vectors: Tensor) -> str:
     return " ".join("".join(str(int(bit)) for bit in vector) for vector in vectors)
-
-
-def _ends(settings: Settings) -> list[int]:
-    return sorted({settings.min_items, settings.max_items})
 
 
 def _check(settings: Settings) -> None:

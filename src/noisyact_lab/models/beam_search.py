@@ -98,10 +98,10 @@ class Beam:
     def _next(
         self, place: Tensor, tokens: Tensor, beams: Tensor, totals: Tensor, lengths: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        """One more token, on static tensors alone. A length is 0 until the hypothesis has ended."""
+        """One more token, in operations on static tensors. A length is 0 until the hypothesis has ended."""
         log_p, state = self.step(tokens, rest[: self._parts], rest[self._parts :])
         number = log_p.shape[2]
-        # What has ended goes on with its end alone, and before all others.
+        # What has ended is continued only by its end, and ranks before all others.
         is_end = torch.arange(number, device=log_p.device) == self.end
         kept = torch.where(is_end, torch.inf, -torch.inf)
         ranks = torch.where((lengths > 0)[..., None], kept, totals[..., None] + log_p)

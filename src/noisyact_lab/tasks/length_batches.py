@@ -1,4 +1,4 @@
-"""Batches of sentences of about the same length, padded to few lengths: each shape needs a CUDA graph of its own."""
+"""Batches of sentences of about the same length, padded to few lengths: each shape needs a CUDA graph."""
 
 from __future__ import annotations
 

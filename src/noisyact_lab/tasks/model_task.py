@@ -41,10 +41,7 @@ class ModelTask(Task, Generic[M]):
         self, name: str, settings: Any, model: M, optimizer: torch.optim.Optimizer, optimizer_name: str = "adam", *,
         updates: int | None = None, evaluate_every: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(
-            settings.updates if updates is None else updates,
-            settings.evaluate_every if evaluate_every is None else evaluate_every,
-        )
+        super().__init__(updates or settings.updates, evaluate_every or settings.evaluate_every)
         weight = next(model.parameters())
         self.name, self.settings, self.model, self.optimizer = name, settings, model, optimizer
         self.device = weight.device

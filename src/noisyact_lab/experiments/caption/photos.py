@@ -102,7 +102,7 @@ class Material:
         numbered = Numbered.of(part, self.vocabulary, self.device)
         shown = Shown(part.images, part.captions, numbered, part.annotations.divided(self._unit))
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # runs that share it read it in streams of their own
+            torch.cuda.synchronize(self.device)  # runs that share it read it in other streams
         return shown
 
 

@@ -34,8 +34,8 @@ def score(captions: Mapping[str, str], references: Mapping[str, Sequence[str]]) 
         raise ValueError(f"scoring captions needs pycocoevalcap: {how_to_install('captions')}")
     if not captions:
         raise ValueError("there is no caption to score")
-    if alone := [image for image in captions if not references.get(image)]:
-        raise ValueError(f"{len(alone):,} of {len(captions):,} images have no reference, such as {alone[0]!r}")
+    if lacking := [image for image in captions if not references.get(image)]:
+        raise ValueError(f"{len(lacking):,} of {len(captions):,} images have no reference, such as {lacking[0]!r}")
     from pycocoevalcap.bleu.bleu import Bleu
 
     given = {image: list(references[image]) for image in captions}

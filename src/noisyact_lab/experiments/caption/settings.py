@@ -29,14 +29,14 @@ class Settings(NoiseSettings):
     """Weight of the doubly stochastic penalty."""
     batch: int = 64
     epochs: int = 25
-    """At most."""
+    """The most epochs; patience may end a run before."""
     patience: int = 3
     """Evaluations, one an epoch, without a lower validation NLL before the run ends."""
     learning_rate: float = 4e-4
     side: int = 14
     """Places along a side of an image; a divisor of 14 averages squares of them."""
     images: int | None = None
-    """Of the training part, from the start of its list."""
+    """Images of the training part that are used, from the start of its list; all if none."""
     held_out: int | None = None
     """Images of the validation part, and of the test part."""
     vocabulary: int | None = None

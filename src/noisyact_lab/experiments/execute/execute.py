@@ -69,7 +69,7 @@ class Settings(NoiseSettings):
     rounds_of_set: int = 2
     """Rounds that read the same programs."""
     updates: int = 100_000
-    """At most: the schedule ends a run."""
+    """The most updates; the schedule may end a run before."""
     evaluate_every: int = 1000
     learning_rate: float = 0.5
     decay: float = 0.8
@@ -81,9 +81,9 @@ class Settings(NoiseSettings):
     max_gradient_norm: float = 5.0
     valid_rows: int = 501
     curve_rows: int = 501
-    """Of the test columns, read at every evaluation, as in the published code."""
+    """Rows of the test columns that are read at every evaluation, as in the published code."""
     test_rows: int = 10_001
-    """Read at the end: twenty times as many, for a smaller standard error."""
+    """Rows of the test columns that are read at the end: more, for a smaller standard error."""
 
 
 class Execute(ModelTask[LanguageModel]):

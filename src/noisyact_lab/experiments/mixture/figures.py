@@ -6,24 +6,28 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from torch import Tensor
 
 from noisyact_lab.engine.folder import picture
-from noisyact_lab.experiments.mixture.network import Units
 
 __all__ = ["draw"]
 
-_LABELS = {"phi": r"$\phi(x, \xi)$", "dphi": r"$\partial\phi(x, \xi)\, /\, \partial x$"}
+_LABELS = (r"$\phi(x, \xi)$", r"$\partial\phi(x, \xi)\, /\, \partial x$")
 
 
-def draw(layers: Sequence[Units], title: str) -> Figure:
-    """A row for the activations and one for the derivatives, a column for each layer."""
+def draw(layers: Sequence[tuple[Tensor, Tensor, Tensor]], title: str) -> Figure:
+    """A row for the activations and one for the derivatives, a column for each layer.
+
+    Args:
+        layers: for each the inputs of its units, their activations and their derivatives, [points, units].
+        title: of the network.
+    """
     figure, axes = picture.grid(len(_LABELS), len(layers), sharey=True)
-    count = layers[0].x.shape[1]
-    colours = [picture.COLOURS[unit % len(picture.COLOURS)] for unit in range(count)]
-    for row, (shown, label) in zip(axes, _LABELS.items(), strict=True):
+    colours = [picture.COLOURS[unit % len(picture.COLOURS)] for unit in range(layers[0][0].shape[1])]
+    for shown, (row, label) in enumerate(zip(axes, _LABELS, strict=True), 1):
         for layer, (ax, units) in enumerate(zip(row, layers, strict=True)):
             for unit, colour in enumerate(colours):
-                x, y = units.x[:, unit].cpu(), getattr(units, shown)[:, unit].cpu()
+                x, y = units[0][:, unit].cpu(), units[shown][:, unit].cpu()
                 # Thousands of points are pixels in an SVG too, or it would be megabytes.
                 ax.plot(x, y, ".", color=colour, markersize=3, alpha=0.7, rasterized=True)
             ax.set_title(f"{title}, layer {layer + 1}", fontsize=10)

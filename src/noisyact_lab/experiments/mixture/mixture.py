@@ -10,14 +10,16 @@ classifier is right for 99.9% of the points), Adam, the batch, c = 0.5 and, as i
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import noisyact as na
+from noisyact.functional import noisy, standard_normal
 from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
-from noisyact_lab.experiments.mixture.network import Network
 from noisyact_lab.tasks.batches import RandomBatches
 from noisyact_lab.tasks.model_task import ModelTask
 from noisyact_lab.tasks.noise_settings import activation_named
@@ -66,6 +68,49 @@ def points(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.tensor(MEANS)[label] + torch.tensor(DEVIATIONS)[label, None] * xi, label
 
 
+class Units(NamedTuple):
+    """What a layer's units do with a batch, each [batch, units]: their inputs x, phi(x, xi) and dphi/dx."""
+
+    x: Tensor
+    phi: Tensor
+    dphi: Tensor
+
+
+class Network(nn.Module):
+    """Layers of units, and a linear one that names the distribution."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        widths = [2] + [settings.units] * settings.layers
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.activations = nn.ModuleList(
+            activation_named(settings.activation, settings.units, ("nan", "nah"), c=settings.c, alpha=settings.alpha)
+            for _ in self.linears
+        )
+        self.head = nn.Linear(widths[-1], len(MEANS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, 2] to the logits, [batch, 3]."""
+        for linear, activation in zip(self.linears, self.activations, strict=True):
+            x = activation(linear(x))
+        return self.head(x)
+
+    def units(self, x: Tensor, seed: int) -> list[Units]:
+        """The units of each layer, with the noise that the seed stands for, as in training."""
+        found = []
+        for layer, (linear, activation) in enumerate(zip(self.linears, self.activations, strict=True)):
+            x = linear(x).detach().requires_grad_()
+            if isinstance(activation, na.NoisyActivation):
+                xi = standard_normal(torch.tensor(seed + layer, device=x.device), x.shape)
+                phi = noisy(x, activation.pair, activation.noise, activation.p, xi, scale=activation.scale)
+            else:
+                phi = activation(x)
+            (dphi,) = torch.autograd.grad(phi.sum(), x)
+            found.append(Units(x.detach(), phi.detach(), dphi))
+            x = phi.detach()
+        return found
+
+
 class Mixture(ModelTask[Network]):
     """One run."""
 
@@ -73,8 +118,7 @@ class Mixture(ModelTask[Network]):
     settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        model = Network(settings.layers, settings.units, len(MEANS), lambda: _activation(settings)).to(device)
-        on_gpu = device.type == "cuda"
+        model, on_gpu = Network(settings).to(device), device.type == "cuda"
         adam = torch.optim.Adam(
             model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
         )
@@ -128,10 +172,6 @@ class Mixture(ModelTask[Network]):
         from noisyact_lab.experiments.mixture.figures import draw
 
         return {"units": draw(self.model.units(self.test[0][:_DRAWN], _NOISE_SEED), _title(self.settings))}
-
-
-def _activation(settings: Settings) -> nn.Module:
-    return activation_named(settings.activation, settings.units, ("nan", "nah"), c=settings.c, alpha=settings.alpha)
 
 
 def _title(settings: Settings) -> str:

@@ -4,7 +4,7 @@ The paper swaps the functions of dl4mt's model (its session 2) in both encoders,
 readout. Settings are those of that code at the paper's time: Europarl tokenised by Moses, 30,000 words a side, at most
 50 words a sentence, embeddings of 500, GRUs of 1024, batches of 32, Adadelta, gradients clipped to a norm of 1, a beam
 of 5 ranked by log p a word, unknown words left in. The orthogonal matrices of the noisy models are scaled by 0.01, as
-in the paper, and so are those of the hard one and, in an arm of its own, of the reference. alpha and c are those of the
+in the paper, and so are those of the hard model and, in a separate arm, of the reference. alpha and c are those of the
 authors' code, with a p for each unit of the GRUs and one for each of the three other tanhs.
 
 Here, unlike there: validation (early stopping) is newstest2010 and test newstest2011, where dl4mt has newstest2011 for
@@ -37,15 +37,8 @@ from torch import Tensor
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import Pairs
 from noisyact_lab.data.text import UNKNOWN
-from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.experiments.translate.settings import (
-    Settings,
-    check_corpus,
-    check_settings,
-    corpus_of,
-    model_of,
-    optimizer_of,
-)
+from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
+from noisyact_lab.experiments.translate.settings import Settings, check_corpus, corpus_of, model_of, optimizer_of
 from noisyact_lab.experiments.translate.translator import (
     PLAIN,
     PLAIN_INTERVAL,
@@ -74,8 +67,9 @@ __all__ = ["TRANSLATE", "TRANSLATIONS", "Translate"]
 TRANSLATIONS = "translations of the test set"
 """The title of their table among the samples."""
 _PICTURED = 3
-"""Of the translations that are not long, the first so many have a picture of their attention."""
+"""How many of the translations that are not long have a picture of their attention: the first ones."""
 _LONG = 16
+_AT_LEAST_ONE = ("word_size", "hidden", "batch", "patience", "beam", "longest_translation")
 
 
 class Translate(ModelTask[Translation]):
@@ -85,7 +79,7 @@ class Translate(ModelTask[Translation]):
     settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        check_settings(settings)
+        check_at_least(1, "translate", settings, *_AT_LEAST_ONE)
         check_sacrebleu()  # not at the end of a long run
         self.corpus = corpus_of(settings)
         if len(self.corpus.train) < settings.batch:
@@ -157,7 +151,7 @@ class Translate(ModelTask[Translation]):
         return total.item() / len(pairs)
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
-        """BLEU and NLL of the test set with the weights that were best in validation; it is read here alone."""
+        """BLEU and NLL of the test set with the weights that were best in validation; it is read only here."""
         pairs = self.corpus.test
         tokenised = bleu([" ".join(words) for words in self.translations], pairs.target_words, "none").score
         plain = {}
@@ -183,7 +177,7 @@ class Translate(ModelTask[Translation]):
 
     @functools.cached_property
     def translations(self) -> list[list[str]]:
-        """Of the test set, by the best weights."""
+        """Translations of the test set, by the best weights."""
         with self._products():
             return self.translator.words(self.corpus.test.source_words)
 

@@ -23,22 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "PLAIN",
-    "PLAIN_INTERVAL",
-    "RESAMPLES",
-    "Bleu",
-    "Translator",
-    "attention_picture",
-    "bleu",
-    "check_sacrebleu",
-    "padded",
-    "plain_bleu",
-]
+    "PLAIN", "PLAIN_INTERVAL", "RESAMPLES", "Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu",
+    "padded", "plain_bleu",
+]  # fmt: skip
 
 PLAIN, PLAIN_INTERVAL = "test_bleu_plain_text", "test_bleu_plain_text_interval"
 """The names, in a result, of the BLEU of plain text and of half its interval."""
 RESAMPLES = 1000
-"""Of the test set's sentences, for the interval."""
+"""Resamples of the test set's sentences, for the interval."""
 _PADDING = 10
 
 
@@ -131,7 +123,7 @@ class Bleu:
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a", resamples: int = 1) -> Bleu:
-    """By sacrebleu. Text that is tokenised is scored with tokenize "none", as multi-bleu.perl of Moses does.
+    """BLEU by sacrebleu. Text that is tokenised is scored with tokenize "none", as multi-bleu.perl of Moses does.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"], "none").score
     100.0
