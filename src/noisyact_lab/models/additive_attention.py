@@ -36,7 +36,7 @@ def additive_scores(
         keys: [batch, places, size].
         query: [batch, width, size].
         function: f, elementwise: nn.Tanh, a noisy activation, any module.
-        weight: v, [1, size], as nn.Linear(size, 1) has it.
+        weight: v, [1, size], the weight of an nn.Linear(size, 1).
         bias: its bias, [1].
 
     Returns: [batch, width, places].
@@ -87,7 +87,7 @@ def drawn(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> D
 
 
 def _like(keys: Tensor, tensor: Tensor) -> bool:
-    """Whether a tensor is one with memory of its own, of the same dtype and on the same device."""
+    """Whether a tensor is a plain one, of the same dtype and on the same device."""
     return type(tensor) in (Tensor, nn.Parameter) and (tensor.dtype, tensor.device) == (keys.dtype, keys.device)
 
 
