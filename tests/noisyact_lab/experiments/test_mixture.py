@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from noisyact_lab.engine.experiment import UnknownName
-from noisyact_lab.engine.experiment import load_experiment
+from noisyact_lab.engine.experiment import UnknownName, load_experiment
 from noisyact_lab.engine.folder import checkpoint, picture
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
