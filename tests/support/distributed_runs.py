@@ -198,7 +198,7 @@ def noise_of_the_tasks_differs(runs: list[tuple[Small, str, bool]]) -> None:
             task.spread(group)
             group.reseed(3, 0)
             task.update(0)
-            first, second = group.all_gather((task._sums if experiment is EXECUTE else task._nll)[None])
+            first, second = group.all_gather((task._sums if experiment is EXECUTE else task.loss_sum)[None])
             assert first.isfinite().all()
             assert torch.equal(first, second) is not differs, (experiment.name, arm, first, second)
 

@@ -46,7 +46,7 @@ class Estimate:
 
     @property
     def mean(self) -> float | None:
-        """Of those that reached it."""
+        """The mean over the runs that reached it."""
         return interval(self.reached)[0]
 
     @property
@@ -140,16 +140,9 @@ class Table:
         title = f"{self.experiment.title}, preset {self.preset}" + (f": sweep of {self.swept}" if self.swept else "")
         paper = f"The paper: {self.experiment.reproduces}. Ours: mean over seeds ± half the 95% interval (Student t)."
         kept = [i for i, name in enumerate(header) if name == "paper"]
-        return "\n".join(
-            [
-                wrapped(title, width),
-                wrapped(paper, width),
-                "",
-                text_table(header, lines, width, kept),
-                "",
-                *(wrapped(text, width, "  ") for text in said),
-            ]
-        )
+        table = text_table(header, lines, width, kept)
+        notes = [wrapped(text, width, "  ") for text in said]
+        return "\n".join([wrapped(title, width), wrapped(paper, width), "", table, "", *notes])
 
     def order(self) -> str:
         """The arms from the lowest number up: `<` where the intervals are apart, `~` where that cannot be said."""

@@ -26,9 +26,9 @@ class Throughput:
     device: str
     runs: int
     seconds: float
-    """While at least one run was at work."""
+    """Seconds in which at least one run was at work."""
     seconds_of_runs: float
-    """Of all runs together."""
+    """Seconds of all runs, added up."""
 
     @property
     def runs_an_hour(self) -> float:
@@ -52,7 +52,7 @@ class Throughput:
 
 
 def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
-    """Of each kind of device that finished runs of these folders were done on; runs without times do not count."""
+    """The throughput of each kind of device that finished runs were done on; runs without times do not count."""
     spans: dict[str, list[Span]] = {}
     runs: dict[str, int] = {}
     for folder in folders:

@@ -27,18 +27,19 @@ def score(
     """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text."""
     if experiment not in ("caption", "translate"):
         raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
+    from noisyact_lab.analysis.scoring import Scores, runs_in, scored_before
     from noisyact_lab.experiments.caption import scores
     from noisyact_lab.experiments.caption.caption import SCORED
     from noisyact_lab.experiments.translate import plain_bleu
     from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL
 
-    runs, names = scores.runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
-    add: Callable[[Path], scores.Scores] = plain_bleu.add_scores
+    runs, names = runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
+    add: Callable[[Path], Scores] = plain_bleu.add_scores
     if experiment == "caption":
         add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
     found, missing = {}, {}
     for run in runs:
-        scored = scores.scored_before(run, names) or add(run)
+        scored = scored_before(run, names) or add(run)
         found[str(run)] = {**scored.values, "signature": scored.signature}
         missing[scored.missing] = None
         if not as_json:

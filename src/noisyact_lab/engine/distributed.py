@@ -11,38 +11,27 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from noisyact.extras import how_to_install
-from noisyact_lab.engine.experiment import Experiment, Task
+from noisyact_lab.engine.experiment import Experiment
 from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
+from noisyact_lab.engine.task import Task
 
-__all__ = ["ProcessFailed", "Spreading", "check_spreading", "join", "launch", "started_by_torchrun"]
+__all__ = ["ProcessFailed", "check_spreading", "join", "launch", "started_by_torchrun"]
 
 _T = TypeVar("_T")
 _TORCHRUN_LOGGER = "torch.distributed.elastic"
 
 
-@runtime_checkable
-class Spreading(Protocol):
-    """A task that can be spread over a group."""
-
-    def spread(self, group: ProcessGroup) -> None:
-        """From now on take this process's share of every batch, and average the gradients.
-
-        Called once, before a checkpoint is loaded. A batch that cannot be shared out evenly is a ValueError.
-        """
-        ...
-
-
 def check_spreading(experiment: Experiment, task: Task | None = None) -> None:
     """Raise a ValueError for an experiment whose tasks cannot be spread, as far as that can be seen without one."""
     kind = experiment.start if task is None else type(task)
-    if isinstance(kind, type) and not issubclass(kind, Spreading):
+    if isinstance(kind, type) and issubclass(kind, Task) and not kind.spreads:
         raise ValueError(f"{experiment.name} runs on one device only: its task cannot share out its batches")
 
 

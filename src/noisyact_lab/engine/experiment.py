@@ -7,13 +7,14 @@ import importlib
 import math
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from noisyact_lab.data import locate
+from noisyact_lab.engine.task import Task
 
-__all__ = ["Arm", "Experiment", "Task", "UnknownName", "check_at_least", "experiment_names", "load_experiment"]
+__all__ = ["Arm", "Experiment", "UnknownName", "check_at_least", "experiment_names", "load_experiment"]
 
 PRESETS = ("smoke", "short", "paper")
 """Sizes of an experiment: seconds on a CPU; minutes on a CPU; the paper's own."""
@@ -43,41 +44,6 @@ def check_at_least(least: int, experiment: str, settings: Any, *names: str) -> N
     for name in names:
         if getattr(settings, name) < least:
             raise ValueError(f"{experiment}: {name}={getattr(settings, name)}: must be at least {least}")
-
-
-class Task(Protocol):
-    """One run of one arm: everything that changes while it trains, and how it changes.
-
-    A run that is stopped and resumed must end as one that was not. So all state is in what is named here: `modules`
-    and `optimizers` by their state_dicts, `generators` by their states, and `memory`, which JSON can hold; torch's own
-    generators are kept too.
-
-    A task may also have methods for what is to be kept when it has finished: `samples`, which returns tables of text as
-    a list of dictionaries with a title, columns and rows; and `pictures`, which returns figures of matplotlib by name.
-    """
-
-    evaluate_every: int
-    modules: dict[str, torch.nn.Module]
-    optimizers: dict[str, torch.optim.Optimizer]
-    generators: dict[str, torch.Generator]
-    memory: dict[str, Any]
-
-    @property
-    def updates(self) -> int:
-        """Updates in all; a task may come to lower it, by what it has in its memory, and so end."""
-        ...
-
-    def update(self, index: int) -> dict[str, float]:
-        """Make one update; returns what is to be recorded of it."""
-        ...
-
-    def evaluate(self, index: int) -> dict[str, float]:
-        """Measure the model after `index` updates."""
-        ...
-
-    def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
-        """The run's numbers, from all its evaluations."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +157,7 @@ def load_experiment(name: str) -> Experiment:
 
 
 def _converted(what: str, value: Any, wanted: Any) -> Any:
-    """A value as the setting's type has it; text, as flags give it, is read."""
+    """The value in the setting's type; text from flags is parsed."""
     optional = type(None) in typing.get_args(wanted)
     if optional and (value is None or value == "none"):
         return None

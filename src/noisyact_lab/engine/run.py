@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from noisyact_lab.engine.distributed import check_spreading
-from noisyact_lab.engine.experiment import Task
 from noisyact_lab.engine.folder import checkpoint, journal
 from noisyact_lab.engine.folder.files import Damaged, append_line, locked, remove_leftovers, write_json
 from noisyact_lab.engine.folder.journal import signature
 from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.logging.run_log import Logs
 from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
+from noisyact_lab.engine.task import Task
 from noisyact_lab.loops.cuda_graph import check_kernels
 
 __all__ = ["Progress", "run", "training"]
@@ -82,7 +82,7 @@ def _training(job: Job, progress: Progress | None, group: ProcessGroup) -> Gener
                 raise ValueError(f"{job.experiment}: {name}={getattr(task, name)}: must be at least 1")
         if group.size > 1:
             check_spreading(job.definition, task)
-            task.spread(group)  # pyright: ignore[reportAttributeAccessIssue]
+            task.spread(group)
         done, evaluations, seconds = group.on_first(lambda: _resume(folder, config, task))
         if done and group.size > 1:
             checkpoint.restore(task, group.on_first(lambda: checkpoint.state_of(task)))
@@ -132,12 +132,12 @@ def _ended(
 ) -> dict[str, Any]:
     numbers = {name: _finite(value) for name, value in task.result(evaluations).items()} if evaluations else {}
     record = {**config, "status": status, "updates": task.updates, "result": numbers, "signature": signature(config)}
-    if status == "finished" and hasattr(task, "samples"):
-        write_json(folder / "samples.json", task.samples())  # pyright: ignore[reportAttributeAccessIssue]
-    if status == "finished" and hasattr(task, "pictures"):
-        from noisyact_lab.engine.folder import picture  # matplotlib, which only such tasks need
+    if status == "finished" and (samples := task.samples()):
+        write_json(folder / "samples.json", samples)
+    if status == "finished" and (pictures := task.pictures()):
+        from noisyact_lab.engine.folder import picture  # imports matplotlib, which only tasks with pictures need
 
-        for name, figure in task.pictures().items():  # pyright: ignore[reportAttributeAccessIssue]
+        for name, figure in pictures.items():
             picture.save(figure, folder / "pictures", name)
     write_json(folder / "result.json", record)
     return record
@@ -153,7 +153,7 @@ def _train(
     while count < task.updates:  # which an evaluation may have lowered
         line = task.update(count)
         count += 1
-        due = count % task.evaluate_every == 0 or count == task.updates
+        due = task.due(count)
         if due and not _broken(line):
             line = {"update": count, **line, **task.evaluate(count)}
         if due:

@@ -11,24 +11,23 @@ test images are read once, at the end, with the weights that were best in valida
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import noisyact as na
 from noisyact_lab.data import idx
 from noisyact_lab.data.catalog import dataset
 from noisyact_lab.data.locate import file_in, find
 from noisyact_lab.data.verify import verify
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
-from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.tasks.batches import EpochBatches
+from noisyact_lab.tasks.best_weights import BestWeights
 from noisyact_lab.tasks.milestones import updates_to
+from noisyact_lab.tasks.model_task import ModelTask
+from noisyact_lab.tasks.noise_settings import activation_named
 
 __all__ = ["MNIST", "Digits", "Settings", "images_and_labels"]
 
@@ -42,19 +41,20 @@ class Settings:
     activation: str = "tanh"
     """tanh, hard, nan, nah, nani, nanil or nanis."""
     c: float = 0.5
-    """Of NAN, NAH and NANIL."""
+    """c of NAN, NAH and NANIL."""
     alpha: float = 1.15
-    """Of NAN and NAH."""
+    """alpha of NAN and NAH."""
     sigma: float = 0.05
-    """Of NANI and NANIS."""
+    """sigma of NANI and NANIS."""
     hidden: int = 500
     batch: int = 128
     updates: int = 20_000
     evaluate_every: int = 200
     learning_rate: float = 1e-3
     decay: float = 0.9
-    """Of RMSProp's mean of squares."""
+    """Decay of RMSProp's mean of squares."""
     validation: int = 10_000
+    """Images of the training set that are kept for validation, its last ones."""
     measured: int = 10_000
     """Training images on which the training NLL is measured."""
     verified: bool = True
@@ -66,10 +66,7 @@ def images_and_labels(part: str, verified: bool = True) -> tuple[Tensor, Tensor]
     folder = find("mnist")
     if verified and (problems := verify("mnist")):
         raise ValueError(f"data set 'mnist' is not what it should be: {'; '.join(problems)}")
-    images_path, labels_path = (
-        _path(folder, f"{part}-images-idx3-ubyte.gz"),
-        _path(folder, f"{part}-labels-idx1-ubyte.gz"),
-    )
+    images_path, labels_path = (_path(folder, f"{part}-{name}-ubyte.gz") for name in ("images-idx3", "labels-idx1"))
     images, labels = idx.read(images_path, 3), idx.read(labels_path, 1)
     if len(images) != len(labels):
         raise ValueError(f"{images_path} has {len(images):,} images, but {labels_path} has {len(labels):,} labels")
@@ -95,34 +92,22 @@ class Network(nn.Module):
         for layer in (self.hidden, self.output):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-        self.activation = _activation(settings)  # last: the weights of a seed are the same whether it draws a p or not
+        # Last: the weights of a seed are the same whether it draws a p or not.
+        self.activation = activation_named(
+            settings.activation, settings.hidden, c=settings.c, alpha=settings.alpha, sigma=settings.sigma
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8 [batch, pixels] to logits, [batch, 10]."""
         return self.output(self.activation(self.hidden(images / 255)))
 
 
-def _activation(settings: Settings) -> nn.Module:
-    c, alpha, sigma = settings.c, settings.alpha, settings.sigma
-    schemes = {
-        "nan": na.NAN(c, alpha), "nah": na.NAH(c, alpha), "nani": na.NANI(sigma), "nanil": na.NANIL(c),
-        "nanis": na.NANIS(sigma),
-    }  # fmt: skip
-    if settings.activation in schemes:
-        return na.NoisyHardTanh(schemes[settings.activation], num_parameters=settings.hidden)
-    plain = {"tanh": nn.Tanh, "hard": nn.Hardtanh}
-    if settings.activation not in plain:
-        allowed = ", ".join(map(repr, [*plain, *schemes]))
-        raise ValueError(f"mnist: activation={settings.activation!r}: allowed are {allowed}")
-    return plain[settings.activation]()
-
-
-class Digits:
+class Digits(ModelTask[Network]):
     """One run."""
 
+    settings: Settings
+
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        self.settings, self.seed, self.device = settings, seed, device
-        self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
         images, labels = images_and_labels("train", settings.verified)
         count = len(images) - settings.validation
         if settings.validation < 1 or count < settings.batch or settings.batch < 1:
@@ -132,44 +117,29 @@ class Digits:
             )
         images, labels = images.to(device), labels.to(device)
         self.train, self.valid = (images[:count], labels[:count]), (images[count:], labels[count:])
-        self.model = Network(images.shape[1], settings).to(device)
-        self.optimizer = torch.optim.RMSprop(
-            self.model.parameters(), settings.learning_rate, alpha=settings.decay, capturable=device.type == "cuda"
+        model = Network(images.shape[1], settings).to(device)
+        rmsprop = torch.optim.RMSprop(
+            model.parameters(), settings.learning_rate, alpha=settings.decay, capturable=device.type == "cuda"
         )
-        self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"rmsprop": self.optimizer}
-        self.generators: dict[str, torch.Generator] = {}
-        self.memory: dict[str, Any] = {}
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
-        self.group, self.trained = SINGLE_PROCESS, self.model
-        self.step = captured(self._step, [labels])
+        super().__init__("mnist", settings, model, rmsprop, "rmsprop")
+        self.best = BestWeights(self, model, "valid_nll")
+        self.batches: EpochBatches[Tensor] = EpochBatches(self._epoch, count // settings.batch, (seed + 1) * 1_000_003)
 
-    def spread(self, group: ProcessGroup) -> None:
-        """Share out the images of each batch."""
-        group.check_even("mnist", self.settings.batch)
-        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
-
-    def _batch(self, index: int) -> Tensor:
-        """Which images update `index` sees. Follows from seed and index alone, so a resumed run sees the same."""
+    def _epoch(self, generator: torch.Generator) -> Tensor:
+        """The images that each update of an epoch sees, [updates, batch]; what would not fill a batch is left out."""
         size, count = self.settings.batch, len(self.train[1])
-        epoch, place = divmod(index, count // size)
-        if self._order[0] != epoch:
-            generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + epoch)
-            self._order = epoch, torch.randperm(count, generator=generator).to(self.device)
-        return self._order[1][place * size : (place + 1) * size]
+        order = torch.randperm(count, generator=generator)
+        return order[: count // size * size].view(-1, size).to(self.device)
 
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of RMSProp."""
-        loss = self.step(self.group.share(self._batch(index)))
-        recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": self.group.mean(loss).item()} if recorded else {}
+        loss = self.step(self.group.share(self.batches.at(index)))
+        return {"loss": self.group.mean(loss).item()} if self.due(index + 1) else {}
 
     def _step(self, chosen: Tensor) -> Tensor:
         images, labels = self.train
         loss = F.cross_entropy(self.trained(images[chosen]), labels[chosen])
-        self.optimizer.zero_grad()
-        self.group.backward(loss)
-        self.optimizer.step()
+        self.descend(loss)
         return loss.detach()
 
     def evaluate(self, index: int) -> dict[str, float]:
@@ -177,16 +147,14 @@ class Digits:
         measured = self.settings.measured
         train_nll, _ = _measured(self.model, self.train[0][:measured], self.train[1][:measured])
         valid_nll, valid_error = _measured(self.model, *self.valid)
-        if valid_nll < self.memory.get("valid_nll", float("inf")):
-            self.memory["valid_nll"] = valid_nll
-            self.modules["best"].load_state_dict(self.model.state_dict())
+        self.best.offer(valid_nll, index)
         return {"train_nll": train_nll, "valid_nll": valid_nll, "valid_error": valid_error}
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The lowest validation NLL, the test numbers there, the last training NLL, and how fast it fell."""
         best = min(evaluations, key=lambda line: line["valid_nll"])
         images, labels = images_and_labels("t10k", self.settings.verified)
-        test_nll, test_error = _measured(self.modules["best"], images.to(self.device), labels.to(self.device))
+        test_nll, test_error = _measured(self.best.model, images.to(self.device), labels.to(self.device))
         reached = {
             f"updates_to_train_nll_{level}": updates_to(evaluations, "train_nll", level) for level in (0.2, 0.1, 0.05)
         }

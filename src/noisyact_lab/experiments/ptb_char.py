@@ -19,7 +19,6 @@ validation.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 
@@ -30,8 +29,11 @@ import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.data.text import CHARACTERS, penn_treebank
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.tasks.language_model import LanguageModel, NoiseSettings, columns, mean_nll
-from noisyact_lab.tasks.text_training import Reader
+from noisyact_lab.models.language_model import LanguageModel
+from noisyact_lab.tasks.best_weights import BestWeights
+from noisyact_lab.tasks.likelihood import mean_nll
+from noisyact_lab.tasks.noise_settings import NoiseSettings
+from noisyact_lab.tasks.text_task import TextTask, columns
 
 __all__ = ["PTB_CHAR", "Characters", "Settings"]
 
@@ -48,20 +50,21 @@ class Settings(NoiseSettings):
     steps: int = 200
     epochs: int = 10
     evaluate_every: int = 98
-    """Updates; a quarter of an epoch."""
+    """The number of updates from one evaluation to the next: a quarter of an epoch."""
     learning_rate: float = 2e-3
     max_gradient_norm: float = 200.0
-    """Of the loss summed over the steps: 1 a step."""
+    """Limit of the norm of the gradient of the loss summed over the steps: 1 a step."""
     tokens: int | None = None
-    """Characters of the training text, from its start."""
+    """Characters of the training text that are read, from its start; all if none."""
     verified: bool = True
     """The files must be the Treebank's own."""
 
 
-class Characters(Reader):
+class Characters(TextTask):
     """One run."""
 
     tested = "best"
+    settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         corpus = penn_treebank(CHARACTERS, settings.verified)
@@ -72,12 +75,8 @@ class Characters(Reader):
         model = LanguageModel(len(corpus.vocabulary), gru, settings.hidden**-0.5, seed).to(device)
         graphed = device.type == "cuda"
         optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate, fused=graphed, capturable=graphed)
-        super().__init__(
-            "ptb-char", corpus, model, optimizer, batch=settings.batch, steps=settings.steps, epochs=settings.epochs,
-            tokens=settings.tokens, max_gradient_norm=settings.max_gradient_norm,
-        )  # fmt: skip
-        self.evaluate_every = settings.evaluate_every
-        self.modules["best"] = copy.deepcopy(model)
+        super().__init__("ptb-char", settings, corpus, model, optimizer, settings.evaluate_every)
+        self.best = BestWeights(self, model, "valid_bpc")
         self.valid, self.test = (self._sequences(part).to(device) for part in (corpus.valid, corpus.test))
 
     def _sequences(self, text: Tensor) -> Tensor:
@@ -86,16 +85,14 @@ class Characters(Reader):
 
     def update(self, index: int) -> dict[str, float]:
         """The next sequences, from a state of zeros."""
-        self.carried.get_buffer("parts").zero_()
+        self.carried.reset()
         return super().update(index)
 
     def evaluate(self, index: int) -> dict[str, float]:
         """Bits per character: of the updates since the last time, and of validation without the noise."""
         valid = mean_nll(self.model, self.valid) * _BITS
-        if valid < self.memory.get("valid_bpc", math.inf):
-            self.memory["valid_bpc"] = valid
-            self.modules["best"].load_state_dict(self.model.state_dict())
-        return {"train_bpc": self.train_nll() * _BITS, "valid_bpc": valid}
+        self.best.offer(valid, index)
+        return {"train_bpc": self.mean_loss(index) * _BITS, "valid_bpc": valid}
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The lowest validation bits, the test bits there, and training bits early and at the end."""
@@ -108,6 +105,9 @@ class Characters(Reader):
         }  # fmt: skip
 
 
+_SHORT = {
+    "tokens": 1_000_000, "hidden": 128, "batch": 16, "epochs": 3, "evaluate_every": 78, "learning_rate": 5e-3,
+}  # fmt: skip
 PTB_CHAR = Experiment(
     name="ptb-char",
     title="Predict the next character of the Penn Treebank: a GRU with noise at output or input",
@@ -115,14 +115,7 @@ PTB_CHAR = Experiment(
     settings=Settings,
     presets={
         "smoke": {"tokens": 40_000, "hidden": 16, "batch": 16, "steps": 50, "epochs": 1, "evaluate_every": 20},
-        "short": {
-            "tokens": 1_000_000,
-            "hidden": 128,
-            "batch": 16,
-            "epochs": 3,
-            "evaluate_every": 78,
-            "learning_rate": 5e-3,
-        },
+        "short": _SHORT,
     },
     arms=(
         Arm("reference", "GRU", {"hard": False}),

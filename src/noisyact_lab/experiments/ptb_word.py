@@ -26,8 +26,10 @@ from noisyact.ops import triton
 from noisyact_lab.data.text import WORDS, penn_treebank
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.loops.tf32 import tf32_products
-from noisyact_lab.tasks.language_model import LanguageModel, NoiseSettings, columns, mean_nll, perplexity
-from noisyact_lab.tasks.text_training import Reader
+from noisyact_lab.models.language_model import LanguageModel
+from noisyact_lab.tasks.likelihood import mean_nll, perplexity
+from noisyact_lab.tasks.noise_settings import NoiseSettings
+from noisyact_lab.tasks.text_task import TextTask, columns
 
 __all__ = ["PTB_WORD", "PTB_WORD_MEDIUM", "MediumSettings", "Settings", "Words"]
 
@@ -39,7 +41,7 @@ class Settings(NoiseSettings):
     hidden: int = 200
     layers: int = 2
     dropout: float = 0.0
-    """Of what enters each layer and leaves the last; never of the recurrence."""
+    """Dropout of what enters each layer and leaves the last; never of the recurrence."""
     bound: float = 0.1
     """Weights, biases and embeddings begin uniform in [-bound, bound]; p, as in every experiment, in [-1, 1]."""
     batch: int = 20
@@ -47,16 +49,16 @@ class Settings(NoiseSettings):
     epochs: int = 13
     learning_rate: float = 1.0
     first_epochs: int = 5
-    """Epochs at that rate; each one after them divides it."""
+    """Epochs with that learning rate."""
     decay: float = 2.0
-    """By this."""
+    """The factor by which the learning rate is divided in each later epoch."""
     max_gradient_norm: float = 5.0
     tf32: bool = False
     """On a GPU the softmax is trained with TF32 products too."""
     tokens: int | None = None
-    """Of the training text, from its start."""
+    """Words of the training text that are read, from its start; all if none."""
     vocabulary: int | None = None
-    """Commonest words; the others become <unk>."""
+    """The number of words, the commonest; the others become <unk>. All if none."""
     verified: bool = True
     """The files must be the Treebank's own."""
 
@@ -75,8 +77,10 @@ class MediumSettings(Settings):
     tf32: bool = True
 
 
-class Words(Reader):
+class Words(TextTask):
     """One run."""
+
+    settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         corpus = penn_treebank(WORDS, settings.verified)
@@ -91,26 +95,21 @@ class Words(Reader):
         # A tensor, which a CUDA graph reads anew at every update.
         self.rate = torch.tensor(settings.learning_rate, device=device)
         optimizer = torch.optim.SGD(model.parameters(), self.rate, fused=device.type == "cuda")
-        super().__init__(
-            "ptb-word", corpus, model, optimizer, batch=settings.batch, steps=settings.steps, epochs=settings.epochs,
-            tokens=settings.tokens, max_gradient_norm=settings.max_gradient_norm,
-        )  # fmt: skip
-        self.settings = settings
-        self.evaluate_every = self.epoch
+        super().__init__("ptb-word", settings, corpus, model, optimizer)
         self.valid = columns(corpus.valid, settings.batch).to(device)
 
     def update(self, index: int) -> dict[str, float]:
         """The next rows at their epoch's rate."""
         late = max(0, index // self.epoch + 1 - self.settings.first_epochs)
         self.rate.fill_(self.settings.learning_rate / self.settings.decay**late)
-        self.optimizer.param_groups[0]["lr"] = self.rate  # a checkpoint brings a tensor of its own
+        self.optimizer.param_groups[0]["lr"] = self.rate  # loading a checkpoint replaces the tensor
         with tf32_products(self.settings.tf32):
             return super().update(index)
 
     def evaluate(self, index: int) -> dict[str, float]:
         """Perplexities: of the epoch's training, and of validation with the expectation in place of the noise."""
         valid = mean_nll(self.model, self.valid)
-        return {"train_perplexity": perplexity(self.train_nll()), "valid_perplexity": perplexity(valid)}
+        return {"train_perplexity": perplexity(self.mean_loss(index)), "valid_perplexity": perplexity(valid)}
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """Perplexities of the last weights; the test text is read here and nowhere else."""
@@ -123,11 +122,13 @@ class Words(Reader):
         }  # fmt: skip
 
 
-_REFERENCE = Arm("reference", "LSTM", {"hard": False}, paper=115.6, papers={"valid_perplexity": 119.4})
-_HARD = Arm("hard", "hard LSTM, no noise", {})
-_LEAK = Arm("leak", "hard LSTM, the leak alone (c = 0)", {"scheme": "nan", "c": 0.0, "gate_c": 0.0})
-_NAN = Arm("nan", "NAN", {"scheme": "nan"}, paper=108.0, papers={"valid_perplexity": 111.7})
-_NAH = Arm("nah", "NAH", {"scheme": "nah"}, paper=108.7, papers={"valid_perplexity": 112.6})
+_ARMS = (
+    Arm("reference", "LSTM", {"hard": False}, paper=115.6, papers={"valid_perplexity": 119.4}),
+    Arm("hard", "hard LSTM, no noise", {}),
+    Arm("leak", "hard LSTM, the leak alone (c = 0)", {"scheme": "nan", "c": 0.0, "gate_c": 0.0}),
+    Arm("nan", "NAN", {"scheme": "nan"}, paper=108.0, papers={"valid_perplexity": 111.7}),
+    Arm("nah", "NAH", {"scheme": "nah"}, paper=108.7, papers={"valid_perplexity": 112.6}),
+)
 
 PTB_WORD = Experiment(
     name="ptb-word",
@@ -140,11 +141,7 @@ PTB_WORD = Experiment(
         "short": {"tokens": 100_000, "vocabulary": 2_000, "epochs": 8},
     },
     arms=(
-        _REFERENCE,
-        _HARD,
-        _LEAK,
-        _NAN,
-        _NAH,
+        *_ARMS,
         Arm("nah-no-leak", "NAH, alpha = 1", {"scheme": "nah", "alpha": 1.0, "gate_alpha": 1.0}),
         Arm("nani", "NANI, sigma = 0.05", {"scheme": "nani"}),
         Arm("nanil", "NANIL, c = 0.5", {"scheme": "nanil", "gate_c": 0.5}),
@@ -168,7 +165,7 @@ PTB_WORD_MEDIUM = Experiment(
         "smoke": {"tokens": 8_000, "vocabulary": 200, "hidden": 16, "epochs": 2},
         "short": {"tokens": 100_000, "vocabulary": 2_000, "hidden": 200, "epochs": 12, "first_epochs": 6},
     },
-    arms=tuple(dataclasses.replace(arm, paper=None, papers={}) for arm in (_REFERENCE, _HARD, _LEAK, _NAN, _NAH)),
+    arms=tuple(dataclasses.replace(arm, paper=None, papers={}) for arm in _ARMS),
     metric="test_perplexity",
     unit="test perplexity",
     agreement="The reference within 2 of the 82.7 of Zaremba et al. Then the question is new: are NAN and NAH below "

@@ -1,9 +1,9 @@
 """Associative recall: a list of items, then one of them again; which item came after it?
 
-A Neural Turing Machine (ntm.py) reads 2 to 16 items, each of three vectors of six random bits, then one of them as the
-query, and answers with the item that followed it. The paper anneals the noise of the controller as in unique count, and
-shows curves of the validation error: with annealed noise the machine solves the task, without noise it comes nowhere
-near.
+A Neural Turing Machine (models/ntm.py) reads 2 to 16 items, each of three vectors of six random bits, then one of them
+as the query, and answers with the item that followed it. The paper anneals the noise of the controller as in unique
+count, and shows curves of the validation error: with annealed noise the machine solves the task, without noise it comes
+nowhere near.
 
 The paper says no more than that. From the authors' later NTM code: a feed-forward controller with normal noise and a p
 for each unit, its alpha and c, the layout of the sequences, batches of 128, the loss, Adam's decays, the gradient's
@@ -11,7 +11,7 @@ norm limited to 10. From Graves et al.: 256 units, 4 heads, a memory of 128 x 20
 with a learning rate of 0.001, Glorot's initialisation, all sequences of a batch with the same number of items, drawn
 anew for each batch, and the budget: the paper gives no number of updates, and its curves are what is compared. In first
 runs of all arms the machine had solved the task in 300 to 2,500 updates, so it is 3,000 with an evaluation every 100,
-for every arm; c is then still 7.5. The heads and the memory are the same in all arms; noise is in the controller alone.
+for every arm; c is then still 7.5. The heads and the memory are the same in all arms; only the controller is noisy.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import noisyact as na
-from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
-from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
 from noisyact_lab.models.ntm import NTM
-from noisyact_lab.tasks.annealed import AnnealedNoise
-from noisyact_lab.tasks.milestones import at_parts, updates_to
+from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
+from noisyact_lab.tasks.model_task import ModelTask
+from noisyact_lab.tasks.noise_settings import AnnealedNoise
 
 __all__ = ["RECALL", "Recall", "Settings", "sequences"]
 
@@ -47,32 +47,31 @@ class Settings(AnnealedNoise):
     item_length: int = 3
     """Vectors of an item."""
     bits: int = 6
-    """Of a vector."""
+    """Bits of a vector."""
     controller: str = "feedforward"
-    """feedforward or lstm."""
+    """The only one there is; runs recorded when there were others name it."""
     hidden: int = 256
+    """Units of the controller."""
     heads: int = 4
-    """That read, and as many that write."""
+    """Heads that read, and as many that write."""
     rows: int = 128
-    """Of the memory."""
+    """Rows of the memory."""
     width: int = 20
-    """Of the memory."""
+    """Width of a row of the memory."""
     batch: int = 128
     updates: int = 3_000
     evaluate_every: int = 100
     validation: int = 200
-    """Sequences of each number of items."""
+    """Validation sequences of each number of items."""
     learning_rate: float = 1e-3
     squares_decay: float = 0.99
-    """Of Adam's mean of squares; that of its mean is 0.9."""
+    """Decay of Adam's mean of squares; that of its mean is 0.9."""
     max_gradient_norm: float = 10.0
     fused: bool = True
     """On a GPU what the heads do in a step is one kernel."""
 
 
-def sequences(
-    count: int, items: int, item_length: int, bits: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def sequences(count: int, items: int, item_length: int, bits: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Sequences, [(items + 2) (item_length + 1), count, bits + 2], and their answers, [item_length, count, bits].
 
     Each item comes after a step with 1 in the channel `bits`; the query, any item but the last, after a step with 1 in
@@ -96,29 +95,27 @@ def sequences(
     return parts.flatten(0, 1), drawn[query + 1, :, each].transpose(0, 1).contiguous()
 
 
-class Recall:
+class Recall(ModelTask[NTM]):
     """One run."""
+
+    spreads = False
+    settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         _check(settings)
-        self.settings, self.device = settings, device
-        self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
-        noise, gate_noise = settings.schemes("recall")
-        self.model = NTM(
+        model = NTM(
             settings.bits + _DELIMITERS, settings.bits, hidden=settings.hidden, heads=settings.heads,
-            rows=settings.rows, width=settings.width, controller=settings.controller, hard=settings.hard, noise=noise,
-            gate_noise=gate_noise, fused=settings.fused,
+            rows=settings.rows, width=settings.width, hard=settings.hard, noise=settings.layer_arguments()["noise"],
+            fused=settings.fused,
         ).to(device)  # fmt: skip
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), settings.learning_rate, (0.9, settings.squares_decay), fused=True,
+        adam = torch.optim.Adam(
+            model.parameters(), settings.learning_rate, (0.9, settings.squares_decay), fused=True,
             capturable=device.type == "cuda",
         )  # fmt: skip
-        self.modules: dict[str, nn.Module] = {"model": self.model}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": self.optimizer}
-        self.generators = {"data": torch.Generator().manual_seed(seed + 1)}
-        self.memory: dict[str, Any] = {}
+        super().__init__("recall", settings, model, adam)
+        self.scheduler = settings.scheduler(model)
+        self.generators["data"] = torch.Generator().manual_seed(seed + 1)
         self.valid_x, self.valid_answer = (part.to(device) for part in self._validation())
-        self._captured = captured(self._step, [self.valid_x])
 
     def _validation(self) -> tuple[Tensor, Tensor]:
         """The same sequences for every arm and seed, in one batch, those with the fewest items first.
@@ -142,24 +139,21 @@ class Recall:
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
         settings, generator = self.settings, self.generators["data"]
-        c = settings.c_at(index)
-        if settings.scheme is not None:
-            na.set_noise_scale(self.model, c)
+        if self.scheduler is not None:
+            self.scheduler.set_step(index)
         items = int(torch.randint(settings.min_items, settings.max_items + 1, (), generator=generator))
         batch = self._sequences(settings.batch, items, generator)
         if self.device.type == "cuda":  # from pinned memory the host does not wait for the copy
             batch = tuple(part.pin_memory().to(self.device, non_blocking=True) for part in batch)
-        loss = self._captured(*batch)
-        recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": loss.item(), **({} if settings.scheme is None else {"c": c})} if recorded else {}
+        loss = self.step(*batch)
+        if not self.due(index + 1):
+            return {}
+        return {"loss": loss.item(), **({} if self.scheduler is None else {"c": self.scheduler.value})}
 
     def _step(self, x: Tensor, answer: Tensor) -> Tensor:
-        """All that an update does, in operations on static tensors alone: a graph for each number of items."""
-        loss = _nats(self.model(x, len(answer)), answer)
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
-        self.optimizer.step()
+        """A graph is recorded for each number of items."""
+        loss = _nats(self.trained(x, len(answer)), answer)
+        self.descend(loss, self.settings.max_gradient_norm)
         return loss.detach()
 
     def evaluate(self, index: int) -> dict[str, float]:
@@ -170,12 +164,11 @@ class Recall:
         settings = self.settings
         longest = self.valid_x[:, -settings.validation :]
         self.model.eval()
-        # It cannot look into an LSTM.
         units = na.saturation(self.model, longest[:, :_MEASURED], answer=settings.item_length).groups
         self.model.train()
         return {
             "valid_error": sum(wrong_bits.values()) / len(wrong_bits),
-            **{f"valid_error_{items}_items": wrong_bits[items] for items in _ends(settings)},
+            **{f"valid_error_{n}_items": wrong_bits[n] for n in (settings.min_items, settings.max_items)},
             "valid_wrong_answers": 100 * wrong.any(dim=3).any(dim=0).double().mean().item(),
             "valid_nll": _nats(logits, self.valid_answer).item(),
             **({"saturated": 100 * units[0].saturated} if units else {}),
@@ -198,7 +191,7 @@ class Recall:
         return {
             **{name: last[name] for name in last if name.startswith(("valid", "saturated"))},
             "lowest_valid_error": min(line["valid_error"] for line in evaluations),
-            **at_parts(evaluations, "valid_error", self.updates),
+            **at_budget_shares(evaluations, "valid_error", self.updates),
             **{f"updates_to_{level}%": updates_to(evaluations, "valid_error", level) for level in (25, 10, 1)},
         }
 
@@ -219,12 +212,10 @@ def _text(vectors: Tensor) -> str:
     return " ".join("".join(str(int(bit)) for bit in vector) for vector in vectors)
 
 
-def _ends(settings: Settings) -> list[int]:
-    return sorted({settings.min_items, settings.max_items})
-
-
 def _check(settings: Settings) -> None:
     check_at_least(1, "recall", settings, "item_length", "bits", "hidden", "heads", "width", "batch", "validation")
+    if settings.controller != "feedforward":
+        raise UnknownName("recall: controller", settings.controller, ["feedforward"])
     if settings.rows < 3:
         raise ValueError(f"recall: rows={settings.rows}: must be at least 3, since heads move to both sides")
     if not 2 <= settings.min_items <= settings.max_items:
@@ -235,34 +226,22 @@ def _check(settings: Settings) -> None:
 
 
 _NOISY = {"scheme": "nan"}
+_PRESETS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "max_items": 3, "hidden": 16, "heads": 1, "rows": 8, "width": 8, "batch": 8, "updates": 60,
+        "evaluate_every": 20, "validation": 20,
+    },
+    "short": {
+        "max_items": 6, "hidden": 100, "heads": 2, "rows": 32, "width": 16, "batch": 32, "updates": 3000,
+        "evaluate_every": 100,
+    },
+}  # fmt: skip
 RECALL = Experiment(
     name="recall",
     title="Recall the item after a given one: a Neural Turing Machine, annealing its controller's noise",
     reproduces="the figure of NTM validation curves on associative recall (section on annealing the noise)",
     settings=Settings,
-    presets={
-        "smoke": {
-            "max_items": 3,
-            "hidden": 16,
-            "heads": 1,
-            "rows": 8,
-            "width": 8,
-            "batch": 8,
-            "updates": 60,
-            "evaluate_every": 20,
-            "validation": 20,
-        },
-        "short": {
-            "max_items": 6,
-            "hidden": 100,
-            "heads": 2,
-            "rows": 32,
-            "width": 16,
-            "batch": 32,
-            "updates": 3000,
-            "evaluate_every": 100,
-        },
-    },
+    presets=_PRESETS,
     arms=(
         Arm("reference", "NTM", {"hard": False}),
         Arm("hard", "hard controller, no noise", {}),

@@ -10,7 +10,6 @@ What the paper leaves open (widths, optimiser, learning rate, batch, the curricu
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +17,11 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
-from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.models.embedding import Embedding
-from noisyact_lab.tasks.annealed import AnnealedNoise
-from noisyact_lab.tasks.milestones import at_parts, updates_to
-from noisyact_lab.tasks.random_batches import Draws
+from noisyact_lab.tasks.batches import RandomBatches
+from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
+from noisyact_lab.tasks.model_task import ModelTask
+from noisyact_lab.tasks.noise_settings import AnnealedNoise
 
 __all__ = ["UNIQUE", "Counter", "Settings", "Unique", "different", "sequences"]
 
@@ -46,7 +44,8 @@ class Settings(AnnealedNoise):
     curriculum: bool = False
     """Sequences grow from 3 integers to the full length."""
     curriculum_updates: int = 1000
-    """Over so many updates: half of those that the reference needs to be as far as the paper's."""
+    """The number of updates over which sequences grow: half of those that the reference needs to be as far as the
+    paper's."""
 
 
 def sequences(count: int, length: int, values: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -75,8 +74,7 @@ class Counter(nn.Module):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.embedding = Embedding(settings.values, settings.embedding)
-        state, gate = settings.schemes("unique")
-        self.lstm = na.NoisyLSTM(settings.embedding, settings.hidden, noise=state, gate_noise=gate, hard=settings.hard)
+        self.lstm = na.NoisyLSTM(settings.embedding, settings.hidden, **settings.layer_arguments())
         self.head = nn.Sequential(
             nn.Linear(settings.hidden, settings.mlp), nn.ReLU(), nn.Linear(settings.mlp, settings.values + 1)
         )
@@ -86,51 +84,38 @@ class Counter(nn.Module):
         return self.head(self.lstm(self.embedding(x))[0].mean(dim=0))
 
 
-class Unique:
+class Unique(ModelTask[Counter]):
     """One run."""
 
+    settings: Settings
+
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        self.settings, self.device = settings, device
-        self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
-        self.model = Counter(settings).to(device)
-        on_gpu = device.type == "cuda"
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
+        model, on_gpu = Counter(settings).to(device), device.type == "cuda"
+        adam = torch.optim.Adam(
+            model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
         )
-        self.modules: dict[str, nn.Module] = {"model": self.model}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": self.optimizer}
-        self.generators = {"data": torch.Generator().manual_seed(seed + 1)}
-        self.memory: dict[str, Any] = {}
+        super().__init__("unique", settings, model, adam)
+        self.scheduler = settings.scheduler(model)
+        self.generators["data"] = torch.Generator().manual_seed(seed + 1)
         # The same test sequences for every arm and seed; training draws new ones at every update.
         test = torch.Generator().manual_seed(20_160_301)
         x, unique = sequences(settings.test_sequences, settings.length, settings.values, test)
         self.test_x, self.test_unique = x.to(device), unique.to(device)
-        self.batches = Draws(self._draw, self.updates, self.evaluate_every, device)
-        self.group, self.trained = SINGLE_PROCESS, self.model
-        self.step = captured(self._step, [self.test_x])
-        self._c: float | None = None
-
-    def spread(self, group: ProcessGroup) -> None:
-        """Share out the sequences of each batch."""
-        group.check_even("unique", self.settings.batch)
-        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
+        self.batches = RandomBatches(self._draw, self.updates, self.evaluate_every, device)
 
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
-        c = self.settings.c_at(index)
-        if self.settings.scheme is not None and c != self._c:
-            na.set_noise_scale(self.model, c)
-            self._c = c
+        scheduler = self.scheduler
+        if scheduler is not None and scheduler.schedule(index) != scheduler.value:  # else nothing is launched
+            scheduler.set_step(index)
         loss = self.step(self.group.share(self.batches.at(index), dim=1))
-        recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": self.group.mean(loss).item(), "c": c} if recorded else {}
+        if not self.due(index + 1):
+            return {}
+        return {"loss": self.group.mean(loss).item(), "c": self.settings.c if scheduler is None else scheduler.value}
 
     def _step(self, x: Tensor) -> Tensor:
         loss = F.cross_entropy(self.trained(x), different(x, self.settings.values))
-        self.optimizer.zero_grad()
-        self.group.backward(loss)
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
-        self.optimizer.step()
+        self.descend(loss, self.settings.max_gradient_norm)
         return loss.detach()
 
     def _draw(self, first: int, last: int) -> Tensor:
@@ -161,26 +146,22 @@ class Unique:
         """The error at the end and at parts of the budget, and the updates until it was first at most 1%."""
         return {
             "test_error": evaluations[-1]["test_error"],
-            **at_parts(evaluations, "test_error", self.updates),
+            **at_budget_shares(evaluations, "test_error", self.updates),
             "updates_to_1%": updates_to(evaluations, "test_error", 1.0),
         }
 
 
 _NOISY = {"scheme": "nan"}
+_SMOKE = {
+    "updates": 60, "evaluate_every": 20, "test_sequences": 500, "hidden": 16, "batch": 16, "curriculum_updates": 30,
+}  # fmt: skip
 UNIQUE = Experiment(
     name="unique",
     title="Count the different integers of a sequence: annealing the noise",
     reproduces="the table of unique-count test errors (section on annealing the noise)",
     settings=Settings,
     presets={
-        "smoke": {
-            "updates": 60,
-            "evaluate_every": 20,
-            "test_sequences": 500,
-            "hidden": 16,
-            "batch": 16,
-            "curriculum_updates": 30,
-        },
+        "smoke": _SMOKE,
         "short": {"updates": 2000, "evaluate_every": 200, "test_sequences": 2000},
     },
     arms=(
@@ -192,11 +173,7 @@ UNIQUE = Experiment(
         Arm("nan-annealed", "NAN, annealed", {**_NOISY, "annealed": True}, paper=9.53),
         Arm("nanil-annealed", "NANIL, annealed", {"scheme": "nanil", "annealed": True}, paper=20.94),
         Arm("nah-annealed", "NAH, annealed", {"scheme": "nah", "annealed": True}),
-        Arm(
-            "nan-annealed-curriculum",
-            "NAN, annealed, curriculum",
-            {**_NOISY, "annealed": True, "curriculum": True},
-        ),
+        Arm("nan-annealed-curriculum", "NAN, annealed, curriculum", {**_NOISY, "annealed": True, "curriculum": True}),
     ),
     metric="test_error",
     unit="% test error",

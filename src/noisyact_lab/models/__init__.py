@@ -1,1 +1,1 @@
-"""Attention models as plain PyTorch modules, without noise; `noisyact.noisify` makes them noisy."""
+"""The networks of the experiments, as PyTorch modules, and the search for a decoder's likeliest sequence."""

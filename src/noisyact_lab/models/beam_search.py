@@ -1,4 +1,4 @@
-"""The likeliest sequence of a decoder: greedy and beam search, many inputs at once, always with the same shapes.
+"""The likeliest sequence of a decoder: beam search, many inputs at once, always with the same shapes.
 
 A decoder is a function of the last tokens and its state; what a state is, is the decoder's business. A hypothesis that
 has ended keeps its place in the beam, as in dl4mt: the beam of the others is narrower by one from then on.
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["BEGIN", "Beam", "Hypothesis", "Step", "beam", "greedy"]
+__all__ = ["BEGIN", "Beam", "Hypothesis", "Step", "beam"]
 
 BEGIN = -1
 """The token before the first."""
@@ -98,10 +98,10 @@ class Beam:
     def _next(
         self, place: Tensor, tokens: Tensor, beams: Tensor, totals: Tensor, lengths: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        """One more token, on static tensors alone. A length is 0 until the hypothesis has ended."""
+        """One more token, in operations on static tensors. A length is 0 until the hypothesis has ended."""
         log_p, state = self.step(tokens, rest[: self._parts], rest[self._parts :])
         number = log_p.shape[2]
-        # What has ended goes on with its end alone, and before all others.
+        # What has ended is continued only by its end, and ranks before all others.
         is_end = torch.arange(number, device=log_p.device) == self.end
         kept = torch.where(is_end, torch.inf, -torch.inf)
         ranks = torch.where((lengths > 0)[..., None], kept, totals[..., None] + log_p)
@@ -144,16 +144,3 @@ def beam(
     ((2,), True)
     """
     return Beam(step, **settings)(state, constants)
-
-
-def greedy(
-    step: Step, state: Sequence[Tensor], constants: Sequence[Tensor] = (), *, end: int, longest: int
-) -> list[Hypothesis]:
-    """The sequence of the likeliest token at every step, for each input: a beam of width 1.
-
-    >>> always = torch.tensor([0.1, 0.2, 0.7]).log()
-    >>> step = lambda tokens, state, constants: (always.expand(1, 1, 3), state)
-    >>> greedy(step, [torch.zeros(1, 1)], end=0, longest=3)[0].tokens
-    (2, 2, 2)
-    """
-    return [found[0] for found in beam(step, state, constants, width=1, end=end, longest=longest)]

@@ -78,7 +78,7 @@ class CaptionModel(nn.Module):
             if parameter.dim() < 2:
                 parameter.zero_()
                 continue
-            # Of the LSTM's matrices each gate's is one of its own.
+            # The LSTM's matrices hold one for each gate.
             gates = 4 if parameter is self.cell.weight_ih or parameter is self.cell.weight_hh else 1
             for block in parameter.chunk(gates):
                 if parameter is not self.embedding.weight and block.shape[0] == block.shape[1]:

@@ -4,8 +4,8 @@ A head looks at the rows through a weighting, [batch, heads, N], which comes fro
 stages: content (rows like a key), interpolation (with the weighting before), shift (to neighbouring rows), sharpening.
 All heads look at the memory of the step before; what the read heads find goes into the controller at the next step.
 
-What Graves et al. leave open: the heads start at row 0, the memory with a small constant, the reads and the state of
-the controller with zeros; keys and what is added to the memory are in [-1, 1]; all that the controller tells the heads
+What Graves et al. leave open: the heads start at row 0, the memory with a small constant, the reads with zeros;
+keys and what is added to the memory are in [-1, 1]; all that the controller tells the heads
 is limited to [-20, 20], which bounds strengths and powers. So no stage overflows, and no gradient divides by zero.
 
 A step is some 40 small operations, and 110 in backward. All of it that has no weights is one function of three tensors,
@@ -133,10 +133,8 @@ class NTM(nn.Module):
         heads: read heads, and as many write heads.
         rows: N of the memory.
         width: W of the memory.
-        controller: "feedforward", one layer of tanh, or "lstm".
-        hard: hard functions in the controller.
-        noise: scheme of the controller's tanhs, None for none.
-        gate_noise: of its sigmoids.
+        hard: the controller, one layer of tanh, has the hard tanh.
+        noise: scheme of the controller's hard tanh, None for no noise.
         fused: on a GPU, and for a power of two of rows, what the heads do in a step is one kernel.
 
     >>> machine = NTM(8, 6, hidden=32, heads=1, rows=16, width=10, noise=na.NAN(clip=True))
@@ -145,9 +143,8 @@ class NTM(nn.Module):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, *, hidden: int, heads: int, rows: int, width: int,
-        controller: str = "feedforward", hard: bool = True, noise: na.Scheme | None = None,
-        gate_noise: na.Scheme | None = None, fused: bool = True,
+        self, inputs: int, outputs: int, *, hidden: int, heads: int, rows: int, width: int, hard: bool = True,
+        noise: na.Scheme | None = None, fused: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.rows, self.width, self.fused = heads, rows, width, fused
@@ -157,12 +154,7 @@ class NTM(nn.Module):
         for layer in (self.to_heads, self.output):
             _glorot(layer)
         # Last: the weights of a seed are the same whether the noise draws a p or not.
-        if controller == "feedforward":
-            self.controller = _Layer(inputs + reads, hidden, hard, noise)
-        elif controller == "lstm":
-            self.controller = _LSTM(inputs + reads, hidden, hard=hard, noise=noise, gate_noise=gate_noise)
-        else:
-            raise ValueError(f"controller={controller!r}: allowed are 'feedforward', 'lstm'")
+        self.controller = _Controller(inputs + reads, hidden, hard, noise)
 
     def forward(self, x: Tensor, answer: int) -> Tensor:
         """[steps, batch, inputs] to the logits of the last `answer` steps, [answer, batch, outputs]."""
@@ -192,12 +184,8 @@ def _turn_on(device: torch.device, rows: int) -> Callable[[Tensor, Tensor, Tenso
     return ntm_kernels.turn
 
 
-Controller = Callable[[int, Tensor], Tensor]
-"""Of a sequence: the step and the reads of the step before, [batch, heads W], to h, [batch, hidden]."""
-
-
-class _Layer(nn.Module):
-    """The feed-forward controller; it has no state."""
+class _Controller(nn.Module):
+    """One layer of tanh; it has no state."""
 
     def __init__(self, inputs: int, hidden: int, hard: bool, noise: na.Scheme | None) -> None:
         super().__init__()
@@ -208,26 +196,14 @@ class _Layer(nn.Module):
         else:
             self.activation = nn.Hardtanh() if hard else nn.Tanh()
 
-    def start(self, x: Tensor) -> Controller:
-        """The products with the inputs of all steps are one."""
+    def start(self, x: Tensor) -> Callable[[int, Tensor], Tensor]:
+        """The controller of a sequence: the step and the reads of the step before, [batch, heads W], to h.
+
+        The products with the inputs of all steps are one.
+        """
         of_input, of_reads = self.linear.weight.tensor_split([x.shape[2]], dim=1)
         given, of_reads = F.linear(x, of_input, self.linear.bias).unbind(), of_reads.t()
         return lambda step, reads: self.activation(torch.addmm(given[step], reads, of_reads))
-
-
-class _LSTM(na.NoisyLSTMCell):
-    """The recurrent controller."""
-
-    def start(self, x: Tensor) -> Controller:
-        """From a state of zeros."""
-        state = None
-
-        def controller(step: int, reads: Tensor) -> Tensor:
-            nonlocal state
-            state = self(torch.cat([x[step], reads], dim=1), state)
-            return state[0]
-
-        return controller
 
 
 def _glorot(layer: nn.Linear) -> None:

@@ -39,8 +39,19 @@ def _inside(x):
 
 
 @triton.jit
-def _store_inside(told, dtold, gradient, mask):
-    tl.store(dtold, gradient * _inside(tl.load(told, mask, 0.0)), mask)
+def _store_of_heads(pointers, values, mask, i):
+    """Store a number for each head, [heads], from the thread that holds the first place of its row in [heads, N].
+
+    Stored as [heads], which is smaller than a warp, each would be written by several threads, and what they sum up
+    may differ in the last bit.
+    """
+    first = (i == 0)[None, :]
+    tl.store(pointers[:, None] + 0 * i[None, :], tl.where(first, values[:, None], 0.0), mask[:, None] & first)
+
+
+@triton.jit
+def _store_inside(told, dtold, gradient, mask, i):
+    _store_of_heads(dtold, gradient * _inside(tl.load(told, mask, 0.0)), mask, i)
 
 
 @triton.jit
@@ -131,7 +142,7 @@ def forward_kernel(
     tl.store(weighting_ptr + places + k[:, None] * N + i[None, :], weighting, both)
     for w in range(W):
         m = tl.load(memory + w * N + i, row, 0.0)
-        tl.store(reads + k * W + w, tl.sum(weighting * m[None, :], axis=1), k < HEADS)
+        _store_of_heads(reads + k * W + w, tl.sum(weighting * m[None, :], axis=1), k < HEADS, i)
         added = tl.zeros([B], tl.float32)
         for j in tl.static_range(HEADS):
             writing = _row_of(weighting, k, HEADS + j)
@@ -184,8 +195,8 @@ def backward_kernel(
         )
         dadd = tl.sum(weighting * dm[None, :], axis=1) * (1.0 - add * add)
         derase = -tl.sum(weighting * lost, axis=1) * erase * (1.0 - erase)
-        tl.store(dtold + k * W + w, dadd * _inside(add_told), writes)
-        tl.store(dtold + at * W + w, derase * _inside(erase_told), writes)
+        _store_of_heads(dtold + k * W + w, dadd * _inside(add_told), writes, i)
+        _store_of_heads(dtold + at * W + w, derase * _inside(erase_told), writes, i)
         tl.store(dmemory + w * N + i, dm * all_kept, row)
 
     # Sharpening.
@@ -214,7 +225,7 @@ def backward_kernel(
         key_told = tl.load(told + (2 * HEADS + k) * W + w, head, 0.0)
         key = _tanh(_clamped(key_told))
         dkey = tl.sum(dproduct * m[None, :], axis=1) + 2.0 * key * dkey_squares
-        tl.store(dtold + (2 * HEADS + k) * W + w, dkey * (1.0 - key * key) * _inside(key_told), head)
+        _store_of_heads(dtold + (2 * HEADS + k) * W + w, dkey * (1.0 - key * key) * _inside(key_told), head, i)
         dread = tl.load(dreads + k * W + w, reads, 0.0)
         dm = tl.sum(dproduct * key[:, None] + weighting * dread[:, None], axis=0) + 2.0 * m * drow_squares
         tl.store(dmemory + w * N + i, tl.load(dmemory + w * N + i, row, 0.0) + dm, row)
@@ -222,12 +233,12 @@ def backward_kernel(
     scalars, dscalars = told + 4 * HEADS * W + k * 6, dtold + 4 * HEADS * W + k * 6
     shares = back * dback + stay * dstay + on * don
     # The derivative of softplus is a sigmoid: 1 - exp(-softplus).
-    _store_inside(scalars, dscalars, dbeta * (1.0 - tl.exp(-beta)), head)
-    _store_inside(scalars + 1, dscalars + 1, dpower * (1.0 - tl.exp(1.0 - power)), head)
-    _store_inside(scalars + 2, dscalars + 2, dgate * gate * (1.0 - gate), head)
-    _store_inside(scalars + 3, dscalars + 3, back * (dback - shares), head)
-    _store_inside(scalars + 4, dscalars + 4, stay * (dstay - shares), head)
-    _store_inside(scalars + 5, dscalars + 5, on * (don - shares), head)
+    _store_inside(scalars, dscalars, dbeta * (1.0 - tl.exp(-beta)), head, i)
+    _store_inside(scalars + 1, dscalars + 1, dpower * (1.0 - tl.exp(1.0 - power)), head, i)
+    _store_inside(scalars + 2, dscalars + 2, dgate * gate * (1.0 - gate), head, i)
+    _store_inside(scalars + 3, dscalars + 3, back * (dback - shares), head, i)
+    _store_inside(scalars + 4, dscalars + 4, stay * (dstay - shares), head, i)
+    _store_inside(scalars + 5, dscalars + 5, on * (don - shares), head, i)
 
 
 class _Turn(torch.autograd.Function):

@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
 class Encoder(nn.Module):
     """Words to annotations: the states of a GRU from the left and of one from the right.
 
-    Each is a layer of its own that reads a sentence from its first step on, the second one in reverse, so that padding
+    Each is a separate layer that reads a sentence from its first step on, the second one in reverse, so that padding
     comes after the sentence for both.
     """
 
@@ -118,7 +118,7 @@ class Translation(nn.Module):
             if parameter.dim() == 1:
                 continue  # also what noise has brought
             drawn = torch.empty(parameter.shape)
-            # Of a GRU's recurrence each gate has a matrix of its own.
+            # A GRU's recurrence has a matrix for each gate.
             for matrix in drawn.chunk(3) if "weight_hh" in name else [drawn]:
                 if matrix.shape[0] == matrix.shape[1]:
                     nn.init.orthogonal_(matrix, orthogonal_scale, generator)

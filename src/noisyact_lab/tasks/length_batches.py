@@ -1,40 +1,46 @@
-"""Batches of sentences of about the same lengths, padded to few lengths: each shape is a CUDA graph of its own."""
+"""Batches of sentences of about the same length, padded to few lengths: each shape needs a CUDA graph."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from noisyact_lab.data.packed import Pairs
+__all__ = ["padded_length", "random_batches", "sorted_batches"]
 
-__all__ = ["BUCKET", "random_batches", "rounded_up", "sorted_batches"]
-
-BUCKET = 10
-"""Words, the end not counted, are padded to multiples of it."""
+L = TypeVar("L", int, Tensor)
 
 
-def rounded_up(lengths: Tensor) -> Tensor:
-    """Lengths, the end counted, as they are padded.
+def padded_length(length: L, multiple: int, ends: int = 0) -> L:
+    """The length, or lengths, rounded up to a multiple, and the ends beside it.
 
-    >>> rounded_up(torch.tensor([1, 11, 12, 51]))
-    tensor([ 1, 11, 21, 51])
+    >>> padded_length(9, 4), padded_length(torch.tensor([1, 11, 12, 51]), 10, ends=1)
+    (12, tensor([ 1, 11, 21, 51]))
     """
-    return (lengths + BUCKET - 2) // BUCKET * BUCKET + 1
+    return (length - ends + multiple - 1) // multiple * multiple + ends
 
 
-def sorted_batches(lengths: Tensor, batch: int) -> list[tuple[Tensor, int]]:
-    """Sentences of about the same length together: their rows, and the length to pad them to."""
-    order = lengths.argsort(stable=True)
-    return [(rows, int(rounded_up(lengths[rows].max()))) for rows in order.split(batch)]
+def sorted_batches(lengths: Tensor, size: int) -> list[tuple[Tensor, int]]:
+    """All sentences, the shortest first: the rows of each batch, and the length of its longest.
 
-
-def random_batches(pairs: Pairs, size: int, generator: torch.Generator) -> Tensor:
-    """All pairs in random batches of about the same lengths: rows, [batches, size]; what is left over has no part.
-
-    Pairs are shuffled, then ordered by the lengths to which they are padded, cut, and the batches shuffled.
+    >>> sorted_batches(torch.tensor([7, 2, 5]), 2)
+    [(tensor([1, 2]), 5), (tensor([0]), 7)]
     """
-    shuffled = torch.randperm(len(pairs), generator=generator)
-    lengths = [rounded_up(side.lengths[shuffled]) for side in (pairs.target, pairs.source)]
-    order = (lengths[0] * (int(lengths[1].max()) + 1) + lengths[1]).argsort(stable=True)
-    cut = shuffled[order][: len(pairs) // size * size].view(-1, size)
-    return cut[torch.randperm(len(cut), generator=generator)]
+    return [(rows, int(lengths[rows].max())) for rows in lengths.argsort(stable=True).split(size)]
+
+
+def random_batches(lengths: Tensor, size: int, generator: torch.Generator, *, drop_longest: bool = False) -> Tensor:
+    """Sentences in random batches of about the same length, [batches, size]: shuffled, sorted, cut, batches shuffled.
+
+    Args:
+        lengths: what the sentences are sorted by.
+        size: sentences of a batch.
+        generator: on the CPU.
+        drop_longest: the sentences that would not fill a batch are the longest ones; else they are random.
+    """
+    kept = len(lengths) // size * size
+    rows = torch.randperm(len(lengths), generator=generator)
+    rows = rows if drop_longest else rows[:kept]
+    batches = rows[lengths[rows].argsort(stable=True)][:kept].view(-1, size)
+    return batches[torch.randperm(len(batches), generator=generator)]

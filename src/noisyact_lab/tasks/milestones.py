@@ -1,28 +1,26 @@
-"""How far a run had come on its way: what it measured at parts of its budget, and when a number was low enough."""
+"""How far a run had come: what it measured at shares of its budget, and when a number was first low enough."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["at_parts", "updates_to"]
+__all__ = ["at_budget_shares", "updates_to"]
 
-PARTS = (10, 25, 50)
-"""Of the budget, in per cent."""
+SHARES = (10, 25, 50)
+"""Shares of the budget at which numbers are reported, in per cent."""
 
 
-def at_parts(evaluations: Sequence[Mapping[str, float]], name: str, budget: int) -> dict[str, float]:
-    """What was measured at 10%, 25% and 50% of the budget's updates, or last before: also of a run that ended sooner.
+def at_budget_shares(evaluations: Sequence[Mapping[str, float]], name: str, budget: int) -> dict[str, float]:
+    """The last number measured by 10%, 25% and 50% of the budget's updates; NaN where there was none yet.
 
-    NaN where nothing had been measured yet.
-
-    >>> at_parts([{"update": 20, "error": 9.0}, {"update": 40, "error": 3.0}], "error", 100)
+    >>> at_budget_shares([{"update": 20, "error": 9.0}, {"update": 40, "error": 3.0}], "error", 100)
     {'error_at_10%': nan, 'error_at_25%': 9.0, 'error_at_50%': 3.0}
     """
     found = {}
-    for part in PARTS:
-        before = [line[name] for line in evaluations if line["update"] <= budget * part // 100]
-        found[f"{name}_at_{part}%"] = before[-1] if before else math.nan
+    for share in SHARES:
+        before = [line[name] for line in evaluations if line["update"] <= budget * share // 100]
+        found[f"{name}_at_{share}%"] = before[-1] if before else math.nan
     return found
 
 

@@ -108,7 +108,7 @@ def test_sweep_has_a_row_a_value(tmp_path):
         (["run", "unique", "--arm", "nan", "--set", "hiden=3"], ["setting 'hiden'", "hidden"]),
         (["run", "unique", "--arm", "nan", "--set", "hidden=many"], ["hidden='many'", "a whole number"]),
         (["run", "unique", "--arm", "nan", "--set", "hidden"], ["'hidden'", "name=value"]),
-        (["run", "unique", "--arm", "nan", "--set", "scheme=nope"], ["scheme='nope'", "'nan', 'nah'"]),
+        (["run", "unique", "--arm", "nan", "--set", "scheme=nope"], ["scheme 'nope' is unknown", "nan, nah"]),
         (["run", "unique", "--arm", "nan", "--seed", "-1"], ["--seed -1: must be at least 0"]),
         (["run", "unique", "--config", "/no/such.toml"], ["/no/such.toml", "No such file"]),
         (["reproduce", "unique", "--arms", "nan,nope"], ["arm 'nope'", "reference, hard"]),

@@ -11,7 +11,6 @@ from parallel_cases import backwards_corpus, pairs_of, write  # noqa: F401
 from noisyact_lab.data.locate import Missing
 from noisyact_lab.data.packed import PackedCorpus
 from noisyact_lab.data.parallel import CORPORA, corpus, packed_path
-from noisyact_lab.tasks.length_batches import random_batches
 
 pytest.importorskip("sacremoses")
 
@@ -111,12 +110,3 @@ def test_bad_settings_are_named(backwards):
 def test_validation_is_never_the_test_set():
     for layout in CORPORA.values():
         assert layout.valid != layout.test
-
-
-def test_random_batches_have_every_pair_once(backwards):
-    pairs = corpus("multi30k", 100, 50).train
-    rows = random_batches(pairs, 32, torch.Generator().manual_seed(0))
-    assert rows.shape == (12, 32)  # of 400 pairs 16 are left over
-    assert len(set(rows.flatten().tolist())) == 12 * 32
-    other = random_batches(pairs, 32, torch.Generator().manual_seed(1))
-    assert not torch.equal(rows, other)

@@ -74,7 +74,7 @@ def test_nowhere_else(flickr):
 def test_an_epoch_shows_captions_once_in_batches_of_nearly_one_length(flickr):
     task = start("reference", batch=20)
     assert task.evaluate_every == 5 * PARTS["train"] // 20
-    seen = [task._batch(index) for index in range(2 * task.evaluate_every)]
+    seen = [task.batches.at(index) for index in range(2 * task.evaluate_every)]
     lengths = task.train.lengths
     for rows, steps in seen:
         assert len(rows) == 20
@@ -85,7 +85,7 @@ def test_an_epoch_shows_captions_once_in_batches_of_nearly_one_length(flickr):
         assert len(epoch.unique()) == len(epoch) == task.evaluate_every * 20
     assert not torch.equal(*epochs)
     again = start("reference", batch=20)
-    assert torch.equal(again._batch(7)[0], seen[7][0])
+    assert torch.equal(again.batches.at(7)[0], seen[7][0])
 
 
 def test_the_loss_is_the_nll_of_words_and_end(flickr):
@@ -158,11 +158,9 @@ def test_a_run_ends_when_validation_does_not_improve(flickr):
     falling = iter([5.0, 4.0, 4.5, 4.1, 3.0])
     task._measured = lambda *_: next(falling)
     for count in (1, 2, 3):
-        task._since = 1
         task.evaluate(count * epoch)
         assert task.updates == whole
     kept = {name: value.clone() for name, value in task.modules["best"].state_dict().items()}
-    task._since = 1
     task.evaluate(4 * epoch)
     assert task.updates == 4 * epoch
     assert task.memory["best"] == 2 * epoch
@@ -189,7 +187,7 @@ def test_runs_side_by_side_on_a_gpu_end_as_alone(flickr, tmp_path):
         ({"batch": 0}, "caption: batch=0: must be at least 1"),
         ({"batch": 1000}, "caption: batch=1000: must be at most the 240 training captions"),
         ({"penalty": -1.0}, "caption: penalty=-1.0: must be at least 0"),
-        ({"scheme": "loud"}, "scheme='loud': allowed are"),
+        ({"scheme": "loud"}, "scheme 'loud' is unknown; allowed are"),
         ({"side": 3}, "side=3: must divide 14"),
         ({"images": 49}, "images=49: must be 1 to 48"),
         ({"vocabulary": 2}, "vocabulary=2: must be 3 to"),

@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
+from noisyact_lab.analysis import scoring
 from noisyact_lab.engine.folder.files import write_json
 from noisyact_lab.experiments.caption import scores
-from noisyact_lab.experiments.caption.caption import CAPTIONS
+from noisyact_lab.experiments.caption.caption import CAPTIONS, SCORED
 
 pytest.importorskip("pycocoevalcap")
 JAVA = not scores.why_no_meteor()
@@ -130,22 +131,22 @@ def test_scores_are_added_to_a_record_and_the_rest_stays(tmp_path, no_java):
 def test_finished_runs_of_captions_are_found(tmp_path):
     for name, changed in {"1": {}, "2": {"status": "diverged"}, "3": {"experiment": "mnist"}, "4": {}}.items():
         record(tmp_path / "runs" / name, **changed)
-    assert scores.runs_in(tmp_path) == [tmp_path / "runs" / "1", tmp_path / "runs" / "4"]
-    assert scores.runs_in(tmp_path / "runs" / "4") == [tmp_path / "runs" / "4"]
+    assert scoring.runs_in(tmp_path, "caption") == [tmp_path / "runs" / "1", tmp_path / "runs" / "4"]
+    assert scoring.runs_in(tmp_path / "runs" / "4", "caption") == [tmp_path / "runs" / "4"]
     with pytest.raises(ValueError, match="no finished run of 'caption'"):
-        scores.runs_in(tmp_path / "runs" / "2")
+        scoring.runs_in(tmp_path / "runs" / "2", "caption")
     with pytest.raises(ValueError, match="there is no such folder"):
-        scores.runs_in(tmp_path / "elsewhere")
+        scoring.runs_in(tmp_path / "elsewhere", "caption")
 
 
 def test_a_run_keeps_its_scores_where_its_captions_are_gone(tmp_path):
     record(tmp_path / "run")
-    assert scores.scored_before(tmp_path / "run", scores.SCORED) is None
-    given = scores.Scores({"bleu_1": 50.0, "meteor": 20.0}, {"pycocoevalcap": "1.2"})
-    scores.put(tmp_path / "run", given, scores.SCORED)
-    assert scores.scored_before(tmp_path / "run", scores.SCORED) is None  # they can be had again
+    assert scoring.scored_before(tmp_path / "run", SCORED) is None
+    given = scoring.Scores({"bleu_1": 50.0, "meteor": 20.0}, {"pycocoevalcap": "1.2"})
+    scoring.put_scores(tmp_path / "run", given, SCORED)
+    assert scoring.scored_before(tmp_path / "run", SCORED) is None  # they can be had again
     (tmp_path / "run" / "samples.json").unlink()
-    before = scores.scored_before(tmp_path / "run", scores.SCORED)
+    before = scoring.scored_before(tmp_path / "run", SCORED)
     assert before is not None
     assert (before.values, before.signature) == (given.values, given.signature)
     assert "keep the scores they had" in before.missing

@@ -281,7 +281,7 @@ def test_bad_settings_are_named():
         ({"updates": 61}, "execute: updates=61: must be a multiple of round, 5"),
         ({"evaluate_every": 7}, "execute: evaluate_every=7: must be a multiple of round, 5"),
         ({"decay": 1.0}, r"execute: decay=1\.0: must be between 0 and 1"),
-        ({"scheme": "nam"}, "scheme='nam': allowed are"),
+        ({"scheme": "nam"}, "scheme 'nam' is unknown; allowed are"),
     ):
         with pytest.raises(ValueError, match=said):
             task_of(**changes)

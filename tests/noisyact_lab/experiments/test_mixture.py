@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from noisyact_lab.engine.experiment import UnknownName, load_experiment
-from noisyact_lab.engine.folder import picture
+from noisyact_lab.engine.folder import checkpoint, picture
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
-from noisyact_lab.experiments.mixture import figures
 from noisyact_lab.experiments.mixture.mixture import DEVIATIONS, MEANS, MIXTURE, Mixture, Settings, points
 
 ARMS = [arm.name for arm in MIXTURE.arms]
@@ -110,7 +109,7 @@ def test_units_of_tanh():
 
 
 def test_figure_shows_every_unit_of_every_layer(noisy):
-    figure = figures.draw(noisy)
+    figure = noisy.pictures()["units"]
     assert [len(ax.lines) for ax in figure.axes] == [8] * 6
     layers = noisy.model.units(noisy.test[0][:300], seed=7)
     for ax, (units, shown) in zip(
@@ -121,31 +120,14 @@ def test_figure_shows_every_unit_of_every_layer(noisy):
             assert line.get_ydata().tolist() == getattr(units, shown)[:, unit].tolist()
 
 
-def test_kept_runs_can_be_drawn(runs, tmp_path):
-    out, records = runs
-    state = torch.get_rng_state()
-    task = figures.trained(folder_of(out, "mixture", "smoke", "nah", 0))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert task.evaluate(task.updates) == records["nah"]["result"]
-    drawn = figures.draw_runs(out, "smoke", 0)
-    assert set(drawn) == {f"mixture-{name}" for name in (*ARMS, "activations", "derivatives")}
-    titles = [ax.get_title() for ax in drawn["mixture-activations"].axes]
-    assert titles[0] == "tanh, layer 1"
-    assert titles[5].startswith("NAH")
-    once, twice = (picture.save(figures.draw(task), tmp_path / name, "it")[0] for name in ("a", "b"))
-    assert once.read_bytes() == twice.read_bytes()
-
-
-def test_what_cannot_be_drawn_is_named(tmp_path):
-    assert figures.draw_runs(tmp_path, "smoke", 0) == {}
-    folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "config.json").write_text('{"experiment": "mixture", "settings": {}, "seed": 0}')
-    with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        figures.trained(folder)
-    (folder / "config.json").write_text('{"experiment": "unique", "settings": {}, "seed": 0}')
-    with pytest.raises(ValueError, match="'unique'"):
-        figures.trained(folder)
+def test_a_finished_run_keeps_its_figure(runs, tmp_path):
+    task = Mixture(MIXTURE.effective("nah", "smoke"), 0, torch.device("cpu"))
+    assert checkpoint.load_last(folder_of(runs[0], "mixture", "smoke", "nah", 0) / "checkpoints", task) == task.updates
+    assert task.evaluate(task.updates) == runs[1]["nah"]["result"]
+    figure = task.pictures()["units"]
+    assert figure.axes[0].get_title() == r"NAH ($\alpha = 1$, $c = 0.5$), layer 1"
+    kept = folder_of(runs[0], "mixture", "smoke", "nah", 0) / "pictures" / "units.svg"
+    assert picture.save(figure, tmp_path, "units")[0].with_suffix(".svg").read_bytes() == kept.read_bytes()
 
 
 def test_bad_settings_are_named():

@@ -50,7 +50,7 @@ def test_weights_of_a_seed_are_the_same_in_every_arm():
 
 def test_an_epoch_sees_every_image_once(tiny):
     task = Digits(MNIST.effective("tanh", "smoke", TINY), 3, torch.device("cpu"))
-    epochs = [torch.cat([task._batch(25 * epoch + i) for i in range(25)]) for epoch in (0, 1, 0)]
+    epochs = [torch.cat([task.batches.at(25 * epoch + i) for i in range(25)]) for epoch in (0, 1, 0)]
     assert sorted(epochs[0].tolist()) == list(range(400))
     assert not torch.equal(epochs[0], epochs[1])
     assert torch.equal(epochs[0], epochs[2])
@@ -79,7 +79,7 @@ def test_tests_with_the_best_weights(tiny):
 
 def test_bad_settings_and_data_are_named(tiny, tmp_path):
     cpu = torch.device("cpu")
-    with pytest.raises(ValueError, match="activation='relu': allowed are 'tanh', 'hard', 'nan'"):
+    with pytest.raises(ValueError, match="activation 'relu' is unknown; allowed are tanh, hard, nan"):
         Network(25, Settings(activation="relu"))
     with pytest.raises(
         ValueError, match="validation=490, batch=16: both must be at least 1 and together at most the 500"

@@ -48,8 +48,7 @@ def test_bits_of_a_model_that_knows_nothing(treebank):
     task = Characters(PTB_CHAR.effective("hard", "smoke", TINY), 0, CPU)
     for parameter in task.model.parameters():
         torch.nn.init.zeros_(parameter)
-    task._nll += 2 * math.log(2)
-    task._since = 1
+    task.loss_sum += 2 * math.log(2)
     found = task.evaluate(1)
     assert found["valid_bpc"] == pytest.approx(math.log2(len(task.corpus.vocabulary)), rel=1e-6)
     assert found["train_bpc"] == pytest.approx(2.0)
@@ -58,9 +57,9 @@ def test_bits_of_a_model_that_knows_nothing(treebank):
 def test_every_sequence_begins_with_a_state_of_zeros(treebank, monkeypatch):
     task = Characters(PTB_CHAR.effective("nan", "smoke", TINY), 0, CPU)
     assert {len(task.valid), len(task.test)} == {task.steps + 1}
-    before, step = [], task._captured
+    before, step = [], task.step
     monkeypatch.setattr(
-        task, "_captured", lambda window: (before.append(task.carried.state().abs().sum().item()), step(window))
+        task, "step", lambda window: (before.append(task.carried.state().abs().sum().item()), step(window))
     )
     for index in range(3):
         task.update(index)

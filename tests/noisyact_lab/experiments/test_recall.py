@@ -51,16 +51,11 @@ def test_bits_are_even():
 # The experiment
 
 
-@pytest.mark.parametrize("controller", ["feedforward", "lstm"])
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("size", [0.0, 30.0, 1e15])
-def test_gradients_are_finite_for_extreme_weights(controller, arm, size):
-    """Weights so large that all that is told to the heads is at its limits, or nothing at all.
-
-    With gates that are clipped: an LSTM whose forget gate leaks far out of [0, 1] grows without bound, as it must.
-    """
-    changes = {**TINY, "controller": controller, "rows": 8, "gate_clip": True}
-    task = Recall(RECALL.effective(arm, "smoke", changes), 0, CPU)
+def test_gradients_are_finite_for_extreme_weights(arm, size):
+    """Weights so large that all that is told to the heads is at its limits, or nothing at all."""
+    task = Recall(RECALL.effective(arm, "smoke", {**TINY, "rows": 8}), 0, CPU)
     if arm == "nan-annealed":
         na.set_noise_scale(task.model, 30.0)
     with torch.no_grad():
@@ -82,12 +77,11 @@ def test_is_registered_with_every_arm():
     assert (annealed.min_items, annealed.max_items) == (2, 16)
 
 
-@pytest.mark.parametrize("controller", ["feedforward", "lstm"])
-def test_weights_of_a_seed_are_the_same_in_every_arm(controller):
+def test_weights_of_a_seed_are_the_same_in_every_arm():
     made = []
     for arm in ARMS:
         torch.manual_seed(7)
-        task = Recall(RECALL.effective(arm, "smoke", {**TINY, "controller": controller}), 0, CPU)
+        task = Recall(RECALL.effective(arm, "smoke", TINY), 0, CPU)
         made.append({name: w for name, w in task.model.named_parameters() if not name.endswith("p")})
     for weights in made[1:]:
         assert weights.keys() == made[0].keys()
@@ -128,14 +122,14 @@ def test_learns_to_recall(arm, tmp_path):
 
 @pytest.mark.parametrize("arm", ["reference", "nan-annealed"])
 def test_stopped_and_resumed_ends_the_same(arm, tmp_path):
-    changes = {**TINY, "updates": 14, "evaluate_every": 5, "controller": "lstm"}
+    changes = {**TINY, "updates": 14, "evaluate_every": 5}
     stopped_ends_as_whole(RECALL, arm, tmp_path, changes)
 
 
 def test_bad_settings_are_named():
     for changes, message in (
-        ({"scheme": "nani"}, "scheme='nani': allowed are 'nan', 'nah', 'nanil', 'none'"),
-        ({"controller": "gru"}, "controller='gru': allowed are 'feedforward', 'lstm'"),
+        ({"scheme": "nani"}, "scheme 'nani' is unknown; allowed are none, nan, nah, nanil"),
+        ({"controller": "lstm"}, "controller 'lstm' is unknown; allowed are feedforward"),
         ({"min_items": 1}, "min_items=1, max_items=3: the first must be at least 2"),
         ({"max_items": 1}, "min_items=2, max_items=1"),
         ({"rows": 2}, "rows=2: must be at least 3"),
@@ -157,10 +151,9 @@ class NothingReadBack(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("controller", ["feedforward", "lstm"])
 @pytest.mark.parametrize("arm", ARMS)
-def test_a_step_reads_nothing_back(arm, controller):
-    task = Recall(RECALL.effective(arm, "smoke", {**TINY, "controller": controller}), 0, CPU)
+def test_a_step_reads_nothing_back(arm):
+    task = Recall(RECALL.effective(arm, "smoke", TINY), 0, CPU)
     batch = task._sequences(4, 3, torch.Generator())
     with NothingReadBack():
         task._step(*batch)
@@ -169,16 +162,15 @@ def test_a_step_reads_nothing_back(arm, controller):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("controller", ["feedforward", "lstm"])
 @pytest.mark.parametrize("arm", ["reference", "nan-annealed"])
-def test_graphs_do_what_the_steps_do(arm, controller):
+def test_graphs_do_what_the_steps_do(arm):
     found = []
     for as_graphs in (True, False):
         torch.manual_seed(3)
-        changes = {**TINY, "controller": controller, "updates": 30, "evaluate_every": 10}
+        changes = {**TINY, "updates": 30, "evaluate_every": 10}
         task = Recall(RECALL.effective(arm, "smoke", changes), 0, torch.device("cuda"))
         if not as_graphs:
-            task._captured = task._step
+            task.step = task._step
         losses = [task.update(index).get("loss") for index in range(30)]
         found.append((torch.tensor(losses[9::10]), [w.detach().cpu() for w in task.model.parameters()]))
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)

@@ -119,7 +119,7 @@ def test_a_run_with_other_words_is_not_resumed(backwards, tmp_path):
 def test_bad_settings_are_named(backwards, tmp_path):
     for changes, message in (
         ({"optimizer": "sgd"}, "optimizer 'sgd' is unknown; allowed are adadelta, adam"),
-        ({"scheme": "loud"}, "scheme='loud'"),
+        ({"scheme": "loud"}, "scheme 'loud' is unknown"),
         ({"beam": 0}, "beam=0: must be at least 1"),
         ({"batch": 401}, "batch=401: there are 400 pairs"),
     ):

@@ -14,7 +14,7 @@ from noisyact_lab.experiments.mixture.mixture import MIXTURE, Mixture
 from noisyact_lab.experiments.mnist import MNIST, Digits
 from noisyact_lab.experiments.unique import UNIQUE, Unique, different, sequences
 from noisyact_lab.loops.cuda_graph import captured, check_kernels
-from noisyact_lab.tasks.random_batches import Draws
+from noisyact_lab.tasks.batches import RandomBatches
 
 CUDA = torch.device("cuda")
 
@@ -38,7 +38,7 @@ def test_draws_are_the_same_however_many_are_made_at_once():
         asked.append((first, last))
         return torch.randint(3000, (last - first, 7), generator=generator)
 
-    draws, alone = Draws(draw, 210, 120, "cpu"), torch.Generator().manual_seed(1)
+    draws, alone = RandomBatches(draw, 210, 120, "cpu"), torch.Generator().manual_seed(1)
     for index in range(210):
         assert torch.equal(draws.at(index), torch.randint(3000, (7,), generator=alone))
         if index in (119, 209):
@@ -50,7 +50,7 @@ def test_a_resumed_run_draws_on_from_its_checkpoint():
     def draw(first: int, last: int) -> Tensor:
         return torch.arange(first, last)
 
-    assert Draws(draw, 100, 20, "cpu").at(40) == 40
+    assert RandomBatches(draw, 100, 20, "cpu").at(40) == 40
 
 
 def test_the_curriculums_batches_are_those_of_each_length():
@@ -71,7 +71,7 @@ def trained(make, arm, changes, plain, updates, schedule=None, seed=3):
     if plain:
         task.step = task._step
     if schedule is not None:
-        object.__setattr__(task.settings, "c_at", schedule)  # the settings are frozen, and asked for c at every update
+        task.scheduler = na.NoiseScheduler(task.model, schedule)
     torch.manual_seed(seed)
     losses = [line["loss"] for index in range(updates) if (line := task.update(index))]
     weights = {name: value.clone() for name, value in task.model.state_dict().items()}

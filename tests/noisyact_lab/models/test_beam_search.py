@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from noisyact_lab.models.beam_search import BEGIN, Beam, beam, greedy
+from noisyact_lab.models.beam_search import BEGIN, Beam, beam
 
 END = 0
 
@@ -56,9 +56,9 @@ def test_a_wide_beam_is_exhaustive(seed, power):
         assert sum(math.exp(h.log_probability) for h in hypotheses) == pytest.approx(1, abs=1e-5)
 
 
-def test_greedy_takes_the_likeliest_at_every_step():
+def test_a_beam_of_one_takes_the_likeliest_at_every_step():
     model = Bigrams(7, 9, batch=20, seed=3)
-    for which, found in enumerate(greedy(model, *model.start(), end=END, longest=9)):
+    for which, (found,) in enumerate(beam(model, *model.start(), width=1, end=END, longest=9)):
         sequence, last = [], BEGIN
         for place in range(9):
             last = int(model.table[which, place, last].argmax())

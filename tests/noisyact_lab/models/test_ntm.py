@@ -119,16 +119,15 @@ def test_the_fused_machine_is_the_same(sizes):
     """Heads, rows and width; tests of the kernels without a GPU are in interpreted_ntm.py."""
     heads, rows, width = sizes
     sizes = {"hidden": 7, "heads": heads, "rows": rows, "width": width}
-    machines = [ntm.NTM(4, 3, noise=na.NAN(c=3.0), **sizes), ntm.NTM(4, 3, controller="lstm", noise=na.NAN(), **sizes)]
-    for machine in machines:
-        for weights in machine.cuda().parameters():
-            torch.nn.init.normal_(weights, std=0.5)
-        x = torch.randn(6, 5, 4, device="cuda")
-        fused = answers_and_gradients(machine, x)
-        assert all(map(torch.equal, fused, answers_and_gradients(machine, x)))
-        machine.fused = False
-        for ours, right in zip(fused, answers_and_gradients(machine, x), strict=True):
-            torch.testing.assert_close(ours, right, rtol=1e-3, atol=1e-3 * max(1.0, right.abs().max().item()))
+    machine = ntm.NTM(4, 3, noise=na.NAN(c=3.0), **sizes).cuda()
+    for weights in machine.parameters():
+        torch.nn.init.normal_(weights, std=0.5)
+    x = torch.randn(6, 5, 4, device="cuda")
+    fused = answers_and_gradients(machine, x)
+    assert all(map(torch.equal, fused, answers_and_gradients(machine, x)))
+    machine.fused = False
+    for ours, right in zip(fused, answers_and_gradients(machine, x), strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-3, atol=1e-3 * max(1.0, right.abs().max().item()))
 
 
 # Numbers that stay finite

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import noisyact as na
-from noisyact_lab.models.beam_search import BEGIN, greedy
+from noisyact_lab.models.beam_search import BEGIN, beam
 from noisyact_lab.models.translation import Translation
 
 
@@ -81,7 +81,7 @@ def test_hypotheses_of_a_beam_are_rows_of_their_own(model):
         torch.testing.assert_close(
             wide[:, place : place + 1], model.step(words[:, place : place + 1], state, constants)[0]
         )
-    found = greedy(model.step, state, constants, end=0, longest=5)
+    found = beam(model.step, state, constants, width=1, end=0, longest=5)
     assert len(found) == 3
 
 

@@ -14,8 +14,8 @@ from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_char import PTB_CHAR
 from noisyact_lab.experiments.ptb_word import PTB_WORD
+from noisyact_lab.tasks.continuation import continuation
 from noisyact_lab.tasks.generate import generate
-from noisyact_lab.tasks.language_model import continuation
 
 SMALL = {"hidden": 16, "batch": 4, "verified": False, "tokens": None}
 CHANGES = {

@@ -23,8 +23,8 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from noisyact_lab.engine.experiment import Task
 from noisyact_lab.engine.folder.files import Damaged, named, read_bytes, read_json, remove, write_bytes, write_json
+from noisyact_lab.engine.task import Task
 
 __all__ = ["Foreign", "load_last", "paths", "read", "restore", "save", "state_of", "tidy", "whole"]
 

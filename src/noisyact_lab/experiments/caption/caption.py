@@ -23,7 +23,6 @@ A run has all its captions of the test images in `samples.json`; `noisyact score
 
 from __future__ import annotations
 
-import copy
 import functools
 from typing import Any
 
@@ -35,13 +34,15 @@ from noisyact.deferral import deferred_gradients
 from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import flickr8k
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.experiments.caption.captioner import Captioner
-from noisyact_lab.experiments.caption.photos import Shown, material, rounded
+from noisyact_lab.experiments.caption.photos import PADDING, Shown, material
 from noisyact_lab.experiments.caption.settings import Settings, check_settings, model_of
-from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
+from noisyact_lab.tasks.batches import EpochBatches
+from noisyact_lab.tasks.best_weights import BestWeights
+from noisyact_lab.tasks.length_batches import padded_length, random_batches
+from noisyact_lab.tasks.model_task import ModelTask
 
 __all__ = ["CAPTION", "CAPTIONS", "SCORED", "Captions"]
 
@@ -52,11 +53,12 @@ SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 _DRAWN = 10
 
 
-class Captions:
+class Captions(ModelTask[CaptionModel]):
     """One run."""
 
+    settings: Settings
+
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        self.settings, self.seed, self.device = settings, seed, device
         check_settings(settings)
         self.material = material(
             device, images=settings.images, held_out=settings.held_out, side=settings.side,
@@ -68,78 +70,46 @@ class Captions:
                 f"caption: batch={settings.batch}: must be at most the {len(self.train.words):,} training captions"
             )
         features = self.material.train.annotations.q.shape[2]
-        self.model = model_of(settings, len(self.vocabulary), features).to(device)
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), settings.learning_rate, fused=True, capturable=device.type == "cuda"
+        model = model_of(settings, len(self.vocabulary), features).to(device)
+        adam = torch.optim.Adam(
+            model.parameters(), settings.learning_rate, fused=True, capturable=device.type == "cuda"
         )
-        self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": self.optimizer}
-        self.generators: dict[str, torch.Generator] = {}
-        self.memory: dict[str, Any] = {}
-        self.evaluate_every = len(self.train.words) // settings.batch
-        self._order: tuple[int, list[tuple[Tensor, int]]] = (-1, [])
-        self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
-        self.group, self.trained = SINGLE_PROCESS, self.model
-        self._captured = captured(self._step, [self.train.words])
+        epoch = len(self.train.words) // settings.batch
+        super().__init__("caption", settings, model, adam, updates=settings.epochs * epoch, evaluate_every=epoch)
+        self.best = BestWeights(self, model, "valid_nll", update_key="best", patience=settings.patience)
+        self.batches = EpochBatches(self._epoch, epoch, (seed + 1) * 1_000_003)
 
-    def spread(self, group: ProcessGroup) -> None:
-        """Share out the captions of each batch."""
-        group.check_even("caption", self.settings.batch)
-        self.group, self.trained, self._captured = group, group.averaged(self.model), self._step
-
-    @property
-    def updates(self) -> int:
-        """All epochs, or as many updates as there were when validation had not improved for long enough."""
-        return self.memory.get("ended", self.settings.epochs * self.evaluate_every)
-
-    def _batch(self, index: int) -> tuple[Tensor, int]:
-        """The captions of update `index` and their steps. Follows from seed and index alone, as a resumed run needs."""
-        epoch, place = divmod(index, self.evaluate_every)
-        if self._order[0] != epoch:
-            generator = torch.Generator().manual_seed((self.seed + 1) * 1_000_003 + epoch)
-            size, lengths = self.settings.batch, self.train.lengths.cpu()
-            chosen = torch.randperm(len(lengths), generator=generator)[: self.evaluate_every * size]
-            chosen = chosen[lengths[chosen].argsort(stable=True)]
-            steps = [rounded(int(longest)) for longest in lengths[chosen].view(-1, size).amax(dim=1)]
-            batches = list(zip(chosen.to(self.device).split(size), steps, strict=True))
-            order = torch.randperm(len(batches), generator=generator).tolist()
-            self._order = epoch, [batches[number] for number in order]
-        return self._order[1][place]
+    def _epoch(self, generator: torch.Generator) -> list[tuple[Tensor, int]]:
+        """The captions of each update of an epoch, and their steps."""
+        lengths = self.train.lengths.cpu()
+        batches = random_batches(lengths, self.settings.batch, generator)
+        steps = [padded_length(longest, PADDING) for longest in lengths[batches].amax(dim=1).tolist()]
+        return list(zip(batches.to(self.device).unbind(), steps, strict=True))
 
     def update(self, index: int) -> dict[str, float]:
         """A batch, one step of Adam."""
-        batch, steps = self._batch(index)
+        batch, steps = self.batches.at(index)
         rows, train = self.group.share(batch), self.train
         with tf32_products(self.settings.tf32):
-            self._captured(train.images[rows], train.words[rows, :steps], train.lengths[rows])
-        self._since += 1
+            self.step(train.images[rows], train.words[rows, :steps], train.lengths[rows])
         return {}
 
     def _step(self, images: Tensor, words: Tensor, lengths: Tensor) -> None:
-        """All that an update does, in operations on static tensors alone: a graph for each number of steps."""
+        """A graph is recorded for each number of steps."""
         mask = mask_of(lengths, words.shape[1])
         on_gpu = self.device.type == "cuda"
         with deferred_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, alpha = self.trained(self.material.train.annotations.at(images), words)
         nll = _nll(logits, words, mask).mean()
-        self.optimizer.zero_grad()
-        self.group.backward(nll + self.settings.penalty * doubly_stochastic(alpha, mask))
-        self.optimizer.step()
-        self._nll += nll.detach()
+        self.descend(nll + self.settings.penalty * doubly_stochastic(alpha, mask))
+        self.add_loss(nll)
 
     def evaluate(self, index: int) -> dict[str, float]:
         """NLL of the epoch's training, with noise and dropout, and of validation; the best weights so far are kept."""
-        train_nll = self.group.mean(self._nll).item() / self._since
-        self._nll.zero_()
-        self._since = 0
         # It may end the training, so all must have the same number, to the bit.
         valid_nll = self.group.on_first(lambda: self._measured(self.model, self.material.valid))
-        if valid_nll < self.memory.get("valid_nll", float("inf")):
-            self.memory.update(valid_nll=valid_nll, best=index)
-            self.modules["best"].load_state_dict(self.model.state_dict())
-        elif index - self.memory["best"] >= self.settings.patience * self.evaluate_every:
-            self.memory["ended"] = index
-        return {"train_nll": train_nll, "valid_nll": valid_nll}
+        self.best.offer(valid_nll, index)
+        return {"train_nll": self.mean_loss(index), "valid_nll": valid_nll}
 
     @torch.no_grad()
     def _measured(self, model: nn.Module, part: Shown) -> float:
@@ -158,7 +128,7 @@ class Captions:
         """NLLs of the weights that were best in validation; only here and later are the test captions read."""
         best = min(evaluations, key=lambda line: line["valid_nll"])
         return {
-            "test_nll": self._measured(self.modules["best"], self.material.test), "valid_nll": best["valid_nll"],
+            "test_nll": self._measured(self.best.model, self.material.test), "valid_nll": best["valid_nll"],
             "train_nll": best["train_nll"], "best_update": float(best["update"]),
         }  # fmt: skip
 
@@ -185,9 +155,7 @@ class Captions:
     @functools.cached_property
     def captioner(self) -> Captioner:
         """Captions with the best weights."""
-        best = self.modules["best"]
-        assert isinstance(best, CaptionModel)
-        return Captioner(best, self.vocabulary, width=self.settings.beam, longest=self.settings.longest)
+        return Captioner(self.best.model, self.vocabulary, width=self.settings.beam, longest=self.settings.longest)
 
     @functools.cached_property
     def _found(self) -> list[tuple[int, ...]]:
@@ -205,6 +173,7 @@ def _paper(*scores: float) -> dict[str, float]:
     return dict(zip(SCORED, scores, strict=True))
 
 
+_NAH_NO_DROPOUT = _paper(64.9, 44.2, 30.7, 20.9, 20.3)
 _PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {
         "images": 40, "held_out": 12, "side": 2, "vocabulary": 150, "embedding": 16, "hidden": 24, "attention": 16,
@@ -228,13 +197,7 @@ CAPTION = Experiment(
         Arm("hard", "hard functions, no noise", {}),
         Arm("leak", "hard functions, the leak alone (c = 0)", {"scheme": "nan", "c": 0.0, "gate_c": 0.0}),
         Arm("nah", "NAH", {"scheme": "nah"}, 40.17, _paper(66, 45.8, 30.69, 20.9, 20.5)),
-        Arm(
-            "nah-no-dropout",
-            "NAH, no dropout",
-            {"scheme": "nah", "dropout": 0},
-            paper=39.8,
-            papers=_paper(64.9, 44.2, 30.7, 20.9, 20.3),
-        ),
+        Arm("nah-no-dropout", "NAH, no dropout", {"scheme": "nah", "dropout": 0}, 39.8, _NAH_NO_DROPOUT),
         Arm("nani", "NANI, sigma = 0.05", {"scheme": "nani"}, 40.0, _paper(66, 45.0, 30.6, 20.7, 20.5)),
         Arm("nanil", "NANIL, c = 0.5", {"scheme": "nanil"}, 39.9, _paper(66, 44.6, 30.1, 20.0, 20.5)),
         Arm("hard-lstm", "hard functions, no noise, in the LSTM alone", {"where": "lstm"}),

@@ -31,7 +31,7 @@ class Captioner:
 
     @torch.no_grad()
     def captions(self, part: Shown) -> list[tuple[int, ...]]:
-        """Of all images of a part, as numbers of words, without the end."""
+        """Captions of all images of a part, as numbers of words, without the end."""
         found: list[tuple[int, ...]] = []
         for images in torch.arange(len(part.images), device=part.numbered.words.device).split(_SEARCHED):
             state, constants = self.model.begin(part.annotations.at(images))

@@ -17,14 +17,16 @@ from torch import Tensor
 from noisyact_lab.data import flickr8k
 from noisyact_lab.data.locate import find
 from noisyact_lab.data.text import UNKNOWN, Vocabulary
+from noisyact_lab.tasks.length_batches import padded_length, sorted_batches
 
-__all__ = ["AT_ONCE", "END", "Material", "Numbered", "Shown", "material", "rounded"]
+__all__ = ["AT_ONCE", "END", "PADDING", "Material", "Numbered", "Shown", "material"]
 
 END = 0
 """The word that ends a caption."""
 AT_ONCE = 200
 """Captions of one piece of an evaluation."""
-_ROUNDED = 4
+PADDING = 4
+"""Captions are padded to a multiple of so many words: few lengths are left, and a step is recorded for each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Numbered:
         """The captions of a part; a word that is not in the vocabulary is the unknown one."""
         unknown = vocabulary.number[UNKNOWN]
         pairs = [(image, caption) for image, some in enumerate(part.captions) for caption in some]
-        longest = rounded(max(len(caption) + 1 for _, caption in pairs))
+        longest = padded_length(max(len(caption) + 1 for _, caption in pairs), PADDING)
         numbers = [[vocabulary.number.get(word, unknown) for word in caption] for _, caption in pairs]
         words = torch.tensor([caption + [END] * (longest - len(caption)) for caption in numbers])
         lengths = torch.tensor([len(caption) + 1 for _, caption in pairs])
@@ -50,18 +52,8 @@ class Numbered:
     @functools.cached_property
     def pieces(self) -> list[tuple[Tensor, int]]:
         """All captions, some at a time, by length: their rows, and the length of the longest of them."""
-        lengths = self.lengths.cpu()
-        pieces = lengths.argsort(stable=True).split(AT_ONCE)
-        return [(rows.to(self.lengths.device), int(lengths[rows].max())) for rows in pieces]
-
-
-def rounded(length: int) -> int:
-    """Up to a multiple of 4: so few different lengths are left that a step can be recorded for each.
-
-    >>> rounded(8), rounded(9)
-    (8, 12)
-    """
-    return -(-length // _ROUNDED) * _ROUNDED
+        pieces = sorted_batches(self.lengths.cpu(), AT_ONCE)
+        return [(rows.to(self.lengths.device), longest) for rows, longest in pieces]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +102,7 @@ class Material:
         numbered = Numbered.of(part, self.vocabulary, self.device)
         shown = Shown(part.images, part.captions, numbered, part.annotations.divided(self._unit))
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # runs that share it read it in streams of their own
+            torch.cuda.synchronize(self.device)  # runs that share it read it in other streams
         return shown
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from torch import nn
-
 import noisyact as na
 from noisyact_lab.engine.experiment import check_at_least
 from noisyact_lab.models.caption import CaptionModel
-from noisyact_lab.tasks.language_model import NoiseSettings
+from noisyact_lab.tasks.noise_settings import NoiseSettings
 
 __all__ = ["Settings", "check_settings", "model_of"]
 
@@ -31,14 +29,14 @@ class Settings(NoiseSettings):
     """Weight of the doubly stochastic penalty."""
     batch: int = 64
     epochs: int = 25
-    """At most."""
+    """The most epochs; patience may end a run before."""
     patience: int = 3
     """Evaluations, one an epoch, without a lower validation NLL before the run ends."""
     learning_rate: float = 4e-4
     side: int = 14
     """Places along a side of an image; a divisor of 14 averages squares of them."""
     images: int | None = None
-    """Of the training part, from the start of its list."""
+    """Images of the training part that are used, from the start of its list; all if none."""
     held_out: int | None = None
     """Images of the validation part, and of the test part."""
     vocabulary: int | None = None
@@ -55,7 +53,7 @@ class Settings(NoiseSettings):
     """The files must be those the results were made from."""
 
 
-def model_of(settings: Settings, words: int, features: int) -> nn.Module:
+def model_of(settings: Settings, words: int, features: int) -> CaptionModel:
     """The model with the functions of an arm."""
     model = CaptionModel(
         words, features=features, embedding=settings.embedding, hidden=settings.hidden, attention=settings.attention,
@@ -67,10 +65,10 @@ def model_of(settings: Settings, words: int, features: int) -> nn.Module:
     # Without noise the hard functions are what is left of NANI at sigma = 0: h(x + 0 xi).
     noise, gate_noise = (arguments[name] or na.NANI(0.0) for name in ("noise", "gate_noise"))
     if settings.where == "lstm":
-        return na.noisify(
-            model, noise, gate_noise=gate_noise, filter_fn=lambda module, _: module is model.cell, inplace=True
-        )
-    return na.noisify(model, noise, gate_noise=gate_noise, inplace=True, strict=True)
+        na.noisify(model, noise, gate_noise=gate_noise, filter_fn=lambda module, _: module is model.cell, inplace=True)
+    else:
+        na.noisify(model, noise, gate_noise=gate_noise, inplace=True, strict=True)
+    return model
 
 
 def check_settings(settings: Settings) -> None:

@@ -27,17 +27,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
+from noisyact_lab.engine.process_group import ProcessGroup
 from noisyact_lab.experiments.execute.programs import CURRICULA, IGNORED, SYMBOLS, Columns, Difficulty, programs
 from noisyact_lab.experiments.execute.scores import Score, predictions, sample, score
-from noisyact_lab.loops.cuda_graph import captured
-from noisyact_lab.tasks.language_model import Carried, LanguageModel, NoiseSettings
-from noisyact_lab.tasks.milestones import at_parts
+from noisyact_lab.models.language_model import LanguageModel
+from noisyact_lab.tasks.carried_state import CarriedState
+from noisyact_lab.tasks.milestones import at_budget_shares
+from noisyact_lab.tasks.model_task import ModelTask
+from noisyact_lab.tasks.noise_settings import NoiseSettings
 
 __all__ = ["EXECUTE", "Execute", "Settings"]
 
@@ -67,7 +69,7 @@ class Settings(NoiseSettings):
     rounds_of_set: int = 2
     """Rounds that read the same programs."""
     updates: int = 100_000
-    """At most: the schedule ends a run."""
+    """The most updates; the schedule may end a run before."""
     evaluate_every: int = 1000
     learning_rate: float = 0.5
     decay: float = 0.8
@@ -79,39 +81,37 @@ class Settings(NoiseSettings):
     max_gradient_norm: float = 5.0
     valid_rows: int = 501
     curve_rows: int = 501
-    """Of the test columns, read at every evaluation, as in the published code."""
+    """Rows of the test columns that are read at every evaluation, as in the published code."""
     test_rows: int = 10_001
-    """Read at the end: twenty times as many, for a smaller standard error."""
+    """Rows of the test columns that are read at the end: more, for a smaller standard error."""
 
 
-class Execute:
+class Execute(ModelTask[LanguageModel]):
     """One run."""
+
+    end_key = "updates"
+    settings: Settings
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         _check(settings)
-        self.settings, self.seed, self.device = settings, seed, device
         self.target = Difficulty(settings.length, settings.nesting).checked("execute: target")
-        self.evaluate_every = settings.evaluate_every
         lstm = na.NoisyLSTM(
             settings.hidden, settings.hidden, settings.layers, **settings.layer_arguments(),
             # Also for the soft functions: the arms differ in their functions, not in their kernels.
             backend="auto" if triton.obstacle(device) else "triton",
         )  # fmt: skip
-        self.model = LanguageModel(len(SYMBOLS), lstm, settings.bound, seed).to(device)
-        self.carried = Carried(lstm, settings.batch).to(device)
+        model = LanguageModel(len(SYMBOLS), lstm, settings.bound, seed).to(device)
         self.rate = torch.tensor(settings.learning_rate, device=device)  # read anew by a CUDA graph at every update
-        self.optimizer = torch.optim.SGD(self.model.parameters(), self.rate, fused=device.type == "cuda")
-        self.modules: dict[str, nn.Module] = {"model": self.model}
+        sgd = torch.optim.SGD(model.parameters(), self.rate, fused=device.type == "cuda")
+        super().__init__("execute", settings, model, sgd)
+        self.seed, self.carried = seed, CarriedState(lstm, settings.batch).to(device)
         # SGD keeps nothing; the rate is in the memory, and the carried state is zero where a checkpoint is made.
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.generators: dict[str, torch.Generator] = {}
-        self.memory: dict[str, Any] = {
+        self.optimizers.clear()
+        self.memory |= {
             "length": 1, "nesting": 1, "rate": settings.learning_rate, "accuracies": [], "changes": 0, "set": 0,
             "rounds": 0,
         }  # fmt: skip
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the round: loss, symbols right, symbols
-        self.group, self.trained = SINGLE_PROCESS, self.model
-        self.step = captured(self._step, [self.rate])
         self.ahead = device.type == "cuda"
         """Write the next programs while a GPU is at the last ones; a CPU would only do it earlier."""
         # Programs, each with what they follow from: those being read, those written last, those for validation.
@@ -124,14 +124,8 @@ class Execute:
 
     def spread(self, group: ProcessGroup) -> None:
         """Share out the columns. Their state is not gathered: it is zero where a checkpoint is made."""
-        group.check_even("execute", self.settings.batch)
-        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
+        super().spread(group)
         self.carried.spread(group)
-
-    @property
-    def updates(self) -> int:
-        """Those the schedule has come to, once it has ended; until then the most there can be."""
-        return self.memory.get("updates", self.settings.updates)
 
     @property
     def current(self) -> Difficulty:
@@ -150,14 +144,10 @@ class Execute:
         return self._end_round(index + 1) if place + 1 == self.settings.round else {}
 
     def _step(self, x: Tensor, y: Tensor) -> None:
-        """All that an update does, in operations on static tensors alone."""
         logits, state = self.trained(x.long(), self.carried.state())
         asked, logits = y.flatten().long(), logits.flatten(0, 1)
         loss = F.cross_entropy(logits, asked, ignore_index=IGNORED, reduction="sum")
-        self.optimizer.zero_grad()
-        self.group.backward(loss / x.shape[1])
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
-        self.optimizer.step()
+        self.descend(loss / x.shape[1], self.settings.max_gradient_norm)
         self.carried.keep(state)
         right = (logits.detach().argmax(dim=1) == asked).sum()
         self._sums += torch.stack([loss.detach(), right, (asked != IGNORED).sum()])
@@ -168,7 +158,7 @@ class Execute:
             self._read = key
             self.x, self.y = (part.to(self.device) for part in self._training_set(self.memory["set"]).packed())
         self.rate.fill_(self.memory["rate"])
-        self.carried.get_buffer("parts").zero_()
+        self.carried.reset()
         self._sums.zero_()
 
     def _training_set(self, number: int) -> Columns:
@@ -221,7 +211,7 @@ class Execute:
             else:
                 memory["rate"] *= settings.decay
                 if memory["rate"] < settings.lowest_rate:
-                    memory["updates"] = count
+                    self.end(count)
             memory["changes"] += 1
             if memory["rounds"]:
                 memory["set"], memory["rounds"] = memory["set"] + 1, 0
@@ -242,7 +232,7 @@ class Execute:
         return {
             "test_accuracy": test.accuracy, "standard_error": test.standard_error, "programs_right": test.whole,
             "valid_accuracy": last["valid_accuracy"], "train_accuracy": last["train_accuracy"],
-            **at_parts(evaluations, "test_accuracy", self.settings.updates),
+            **at_budget_shares(evaluations, "test_accuracy", self.settings.updates),
             "updates": last["update"], "learning_rate": self.memory["rate"],
         }  # fmt: skip
 

@@ -23,16 +23,8 @@ from torch import Tensor
 from noisyact_lab.engine.experiment import UnknownName
 
 __all__ = [
-    "CURRICULA",
-    "IGNORED",
-    "SYMBOLS",
-    "Columns",
-    "Difficulty",
-    "Writer",
-    "curriculum",
-    "decoded",
-    "programs",
-]
+    "CURRICULA", "IGNORED", "SYMBOLS", "Columns", "Difficulty", "Writer", "curriculum", "decoded", "programs"
+]  # fmt: skip
 
 SYMBOLS = "0123456789abcdefghijlnoprstx()+-*=;:<> #@."
 IGNORED = 255
@@ -53,7 +45,7 @@ class Difficulty(NamedTuple):
     """Operations."""
 
     def checked(self, what: str) -> Difficulty:
-        """Itself, if there are such programs: every operation may need a letter of its own."""
+        """Itself, if there are such programs: every operation may need another letter."""
         if self.length < 1 or not 1 <= self.nesting <= len(_LETTERS):
             raise ValueError(
                 f"{what}: length {self.length}, nesting {self.nesting}: allowed are lengths from 1 and nestings from 1 "

@@ -31,15 +31,15 @@ class Score(NamedTuple):
     """How much of what programs print is right, in per cent."""
 
     accuracy: float
-    """Symbols, each given those before it."""
+    """Share of symbols that are right, each given those before it."""
     standard_error: float
-    """Of the accuracy, programs being drawn."""
+    """Standard error of the accuracy over the drawing of programs."""
     whole: float
-    """Programs with every symbol right: what the model writes alone is then right too."""
+    """Share of programs with every symbol right: the model would also write them right by itself."""
 
 
 def score(x: Tensor, y: Tensor, predicted: Tensor) -> Score:
-    """Of predictions, [rows - 1, columns], for packed programs x and y.
+    """Score predictions, [rows - 1, columns], for packed programs x and y.
 
     With n_i symbols of program i, c_i of them right, and the accuracy a = sum c_i / sum n_i, the standard error is
     sqrt(m / (m - 1) sum (c_i - a n_i)^2) / sum n_i over the m programs.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,19 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.functional import noisy, standard_normal
-from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
-from noisyact_lab.loops.cuda_graph import captured
-from noisyact_lab.tasks.random_batches import Draws
+from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
+from noisyact_lab.tasks.batches import RandomBatches
+from noisyact_lab.tasks.model_task import ModelTask
+from noisyact_lab.tasks.noise_settings import activation_named
 
-__all__ = ["MIXTURE", "Mixture", "Network", "Settings", "Units", "points"]
+__all__ = ["MIXTURE", "Mixture", "Settings", "points"]
 
 MEANS = ((-2.0, -1.0), (2.0, -1.0), (0.0, 2.0))
 DEVIATIONS = (0.3, 0.5, 0.7)
+_DRAWN = 300
+"""Test points in the figure."""
+_NOISE_SEED = 7
+"""Seed of the noise in the figure: the same run gives the same figure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +68,7 @@ def points(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.tensor(MEANS)[label] + torch.tensor(DEVIATIONS)[label, None] * xi, label
 
 
-@dataclasses.dataclass(frozen=True)
-class Units:
+class Units(NamedTuple):
     """What a layer's units do with a batch, each [batch, units]: their inputs x, phi(x, xi) and dphi/dx."""
 
     x: Tensor
@@ -79,7 +83,10 @@ class Network(nn.Module):
         super().__init__()
         widths = [2] + [settings.units] * settings.layers
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
-        self.activations = nn.ModuleList(_activation(settings) for _ in self.linears)
+        self.activations = nn.ModuleList(
+            activation_named(settings.activation, settings.units, ("nan", "nah"), c=settings.c, alpha=settings.alpha)
+            for _ in self.linears
+        )
         self.head = nn.Linear(widths[-1], len(MEANS))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,37 +111,23 @@ class Network(nn.Module):
         return found
 
 
-def _activation(settings: Settings) -> nn.Module:
-    kinds = {"nan": na.NAN, "nah": na.NAH}
-    if settings.activation in kinds:
-        noise = kinds[settings.activation](c=settings.c, alpha=settings.alpha)
-        return na.NoisyHardTanh(noise, num_parameters=settings.units)
-    plain = {"tanh": nn.Tanh, "hard": nn.Hardtanh}
-    if settings.activation not in plain:
-        raise UnknownName("mixture: activation", settings.activation, [*plain, *kinds])
-    return plain[settings.activation]()
-
-
-class Mixture:
+class Mixture(ModelTask[Network]):
     """One run."""
 
+    spreads = False
+    settings: Settings
+
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        self.settings, self.device = settings, device
-        self.updates, self.evaluate_every = settings.updates, settings.evaluate_every
-        self.model = Network(settings).to(device)
-        on_gpu = device.type == "cuda"
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
+        model, on_gpu = Network(settings).to(device), device.type == "cuda"
+        adam = torch.optim.Adam(
+            model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
         )
-        self.modules: dict[str, nn.Module] = {"model": self.model}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"adam": self.optimizer}
-        self.generators = {"data": torch.Generator().manual_seed(seed + 1)}
-        self.memory: dict[str, Any] = {}
-        # Each seed has training points of its own, the same for every arm; the test points are always the same.
+        super().__init__("mixture", settings, model, adam)
+        self.generators["data"] = torch.Generator().manual_seed(seed + 1)
+        # The training points differ from seed to seed and are the same for every arm; the test points never change.
         self.train = self._points(settings.train_points, self.generators["data"])
         self.test = self._points(settings.test_points, torch.Generator().manual_seed(20_160_301))
-        self.chosen = Draws(self._draw, self.updates, self.evaluate_every, device)
-        self.step = captured(self._step, self.train)
+        self.chosen = RandomBatches(self._draw, self.updates, self.evaluate_every, device)
 
     def _points(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         x, label = points(count, generator)
@@ -143,15 +136,12 @@ class Mixture:
     def update(self, index: int) -> dict[str, float]:
         """A batch of training points, one step of Adam."""
         loss = self.step(self.chosen.at(index))
-        recorded = index + 1 == self.updates or (index + 1) % self.evaluate_every == 0
-        return {"loss": loss.item()} if recorded else {}
+        return {"loss": loss.item()} if self.due(index + 1) else {}
 
     def _step(self, chosen: Tensor) -> Tensor:
         x, label = self.train
-        loss = F.cross_entropy(self.model(x[chosen]), label[chosen])
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        loss = F.cross_entropy(self.trained(x[chosen]), label[chosen])
+        self.descend(loss)
         return loss.detach()
 
     def _draw(self, first: int, last: int) -> Tensor:
@@ -178,10 +168,16 @@ class Mixture:
         }
 
     def pictures(self) -> dict[str, Any]:
-        """Activation and derivative of every unit against its input."""
+        """Activation and derivative of every unit against its input, with noise as in training."""
         from noisyact_lab.experiments.mixture.figures import draw
 
-        return {"units": draw(self)}
+        return {"units": draw(self.model.units(self.test[0][:_DRAWN], _NOISE_SEED), _title(self.settings))}
+
+
+def _title(settings: Settings) -> str:
+    plain = {"tanh": "tanh", "hard": "hard tanh"}
+    noisy = rf"{settings.activation.upper()} ($\alpha = {settings.alpha:g}$, $c = {settings.c:g}$)"
+    return plain.get(settings.activation, noisy)
 
 
 _LEAK = {"activation": "nan", "alpha": 1.15}

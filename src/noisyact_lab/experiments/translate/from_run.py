@@ -13,7 +13,7 @@ from noisyact_lab.data.packed import LANGUAGES
 from noisyact_lab.data.text import UNKNOWN
 from noisyact_lab.experiments.translate.settings import Settings, corpus_of, model_of
 from noisyact_lab.experiments.translate.translator import Translator
-from noisyact_lab.tasks.generate import state_of_run
+from noisyact_lab.tasks.trained_run import of_this_version, state_of_run
 
 __all__ = ["Translated", "translate_text"]
 
@@ -45,16 +45,13 @@ def translate_text(
         device: to compute on.
     """
     config, state = state_of_run(folder, "translate")
-    try:
+    with of_this_version(folder):
         settings = Settings(**config["settings"])
         corpus = corpus_of(settings)
         if state["memory"]["words"] != corpus.words_sha256:
             raise ValueError(f"{folder}: the vocabularies of {settings.corpus} here are not those of the run")
         model = model_of(settings, corpus)
         model.load_state_dict(state["modules"]["best"])
-    except (KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
-        what = " ".join(str(error).split())[:200]  # torch has a line for every tensor
-        raise ValueError(f"{folder}: its settings or weights are not those of this version: {what}") from None
     translator = Translator(
         model.to(device), corpus.source, corpus.target, width=beam, length_power=length_power, longest=longest
     )

@@ -1,4 +1,4 @@
-"""BLEU of plain text, added to the records of runs of `translate` that were done where there is no sacremoses."""
+"""BLEU of plain text for finished runs of `translate` that were done where sacremoses is not installed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from noisyact_lab.analysis.scoring import Scores, put_scores, sampled
 from noisyact_lab.data import moses
-from noisyact_lab.experiments.caption.scores import Scores, put, sampled
 from noisyact_lab.experiments.translate.translate import TRANSLATIONS
 from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL, plain_bleu
 
@@ -25,5 +25,5 @@ def add_scores(run: Path) -> Scores:
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }  # fmt: skip
     scores = Scores({PLAIN: found.score, PLAIN_INTERVAL: found.interval}, signature)
-    put(run, scores, (PLAIN, PLAIN_INTERVAL))
+    put_scores(run, scores, (PLAIN, PLAIN_INTERVAL))
     return scores

@@ -11,12 +11,12 @@ from torch import nn
 import noisyact as na
 from noisyact_lab.data.packed import PackedCorpus
 from noisyact_lab.data.parallel import check, corpus
-from noisyact_lab.engine.experiment import UnknownName, check_at_least
+from noisyact_lab.engine.experiment import UnknownName
 from noisyact_lab.loops.adadelta import adadelta
 from noisyact_lab.models.translation import Translation
-from noisyact_lab.tasks.language_model import NoiseSettings
+from noisyact_lab.tasks.noise_settings import NoiseSettings
 
-__all__ = ["Settings", "check_corpus", "check_settings", "corpus_of", "model_of", "optimizer_of"]
+__all__ = ["Settings", "check_corpus", "corpus_of", "model_of", "optimizer_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Settings(NoiseSettings):
     shards: int | None = None
     """Files of Europarl, 100,000 pairs each."""
     words: int = 30_000
-    """Of each vocabulary."""
+    """Words of each vocabulary."""
     longest: int = 50
-    """Words of a training sentence."""
+    """The most words of a training sentence."""
     word_size: int = 500
     hidden: int = 1024
     orthogonal_scale: float = 0.01
-    """Of the orthogonal matrices with which the recurrences and the attention's keys begin."""
+    """Scale of the orthogonal matrices with which the recurrences and the attention's keys begin."""
     batch: int = 32
     updates: int = 600_000
-    """At most."""
+    """The most updates; patience may end a run before."""
     evaluate_every: int = 5000
     patience: int = 10
     """Evaluations without a lower validation NLL, after which training ends."""
     optimizer: str = "adadelta"
     """adadelta, with a decay of 0.95 and an epsilon of 1e-6, or adam."""
     learning_rate: float = 1.0
-    """Adadelta's is 1."""
+    """1 for Adadelta."""
     max_gradient_norm: float = 1.0
     beam: int = 5
     longest_translation: int = 200
@@ -82,8 +82,3 @@ def optimizer_of(model: nn.Module, settings: Settings, device: torch.device) -> 
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), settings.learning_rate, capturable=device.type == "cuda")
     raise UnknownName("translate: optimizer", settings.optimizer, ("adadelta", "adam"))
-
-
-def check_settings(settings: Settings) -> None:
-    """Raise if a number is too small; what the corpus allows is for :func:`check_corpus`."""
-    check_at_least(1, "translate", settings, "word_size", "hidden", "batch", "patience", "beam", "longest_translation")

@@ -4,7 +4,7 @@ The paper swaps the functions of dl4mt's model (its session 2) in both encoders,
 readout. Settings are those of that code at the paper's time: Europarl tokenised by Moses, 30,000 words a side, at most
 50 words a sentence, embeddings of 500, GRUs of 1024, batches of 32, Adadelta, gradients clipped to a norm of 1, a beam
 of 5 ranked by log p a word, unknown words left in. The orthogonal matrices of the noisy models are scaled by 0.01, as
-in the paper, and so are those of the hard one and, in an arm of its own, of the reference. alpha and c are those of the
+in the paper, and so are those of the hard model and, in a separate arm, of the reference. alpha and c are those of the
 authors' code, with a p for each unit of the GRUs and one for each of the three other tanhs.
 
 Here, unlike there: validation (early stopping) is newstest2010 and test newstest2011, where dl4mt has newstest2011 for
@@ -28,29 +28,19 @@ The preset `short` has the captions of Multi30k and a small model.
 
 from __future__ import annotations
 
-import copy
 import functools
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from noisyact.deferral import deferred_gradients
 from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import Pairs
 from noisyact_lab.data.text import UNKNOWN
-from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
-from noisyact_lab.experiments.translate.settings import (
-    Settings,
-    check_corpus,
-    check_settings,
-    corpus_of,
-    model_of,
-    optimizer_of,
-)
+from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
+from noisyact_lab.experiments.translate.settings import Settings, check_corpus, corpus_of, model_of, optimizer_of
 from noisyact_lab.experiments.translate.translator import (
     PLAIN,
     PLAIN_INTERVAL,
@@ -59,12 +49,15 @@ from noisyact_lab.experiments.translate.translator import (
     attention_picture,
     bleu,
     check_sacrebleu,
+    padded,
     plain_bleu,
 )
-from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.loops.tf32 import tf32_products
 from noisyact_lab.models.translation import Translation, sentence_nll
-from noisyact_lab.tasks.length_batches import random_batches, rounded_up, sorted_batches
+from noisyact_lab.tasks.batches import EpochBatches
+from noisyact_lab.tasks.best_weights import BestWeights
+from noisyact_lab.tasks.length_batches import random_batches, sorted_batches
+from noisyact_lab.tasks.model_task import ModelTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,86 +67,62 @@ __all__ = ["TRANSLATE", "TRANSLATIONS", "Translate"]
 TRANSLATIONS = "translations of the test set"
 """The title of their table among the samples."""
 _PICTURED = 3
-"""Of the translations that are not long, the first so many have a picture of their attention."""
+"""How many of the translations that are not long have a picture of their attention: the first ones."""
 _LONG = 16
+_AT_LEAST_ONE = ("word_size", "hidden", "batch", "patience", "beam", "longest_translation")
 
 
-class Translate:
+class Translate(ModelTask[Translation]):
     """One run."""
 
+    end_key = "stopped"
+    settings: Settings
+
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        check_settings(settings)
+        check_at_least(1, "translate", settings, *_AT_LEAST_ONE)
         check_sacrebleu()  # not at the end of a long run
-        self.settings, self.seed, self.device = settings, seed, device
-        self.evaluate_every = settings.evaluate_every
         self.corpus = corpus_of(settings)
         if len(self.corpus.train) < settings.batch:
             raise ValueError(f"translate: batch={settings.batch}: there are {len(self.corpus.train)} pairs")
-        self.model = model_of(settings, self.corpus)
-        self.model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
-        self.model.to(device)
-        self.optimizer = optimizer_of(self.model, settings, device)
-        self.modules: dict[str, nn.Module] = {"model": self.model, "best": copy.deepcopy(self.model)}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {"optimizer": self.optimizer}
-        self.generators: dict[str, torch.Generator] = {}
-        self.memory: dict[str, Any] = {"words": self.corpus.words_sha256}
+        model = model_of(settings, self.corpus)
+        model.initialise(torch.Generator().manual_seed(seed), settings.orthogonal_scale)
+        model.to(device)
+        super().__init__("translate", settings, model, optimizer_of(model, settings, device), "optimizer")
+        self.memory["words"] = self.corpus.words_sha256
+        self.best = BestWeights(self, model, "valid_nll", update_key="best_update", patience=settings.patience)
         self.train, self.valid = self.corpus.train.to(device), self.corpus.valid.to(device)
-        self.epoch = len(self.corpus.train) // settings.batch
-        """Updates of an epoch."""
-        self._drawn: tuple[int, Tensor, list[list[int]]] = (-1, torch.empty(0), [])
-        self._nll, self._since = torch.zeros((), dtype=torch.float64, device=device), 0
-        self.group, self.trained = SINGLE_PROCESS, self.model
-        self._captured = captured(self._step, [self._nll])
-
-    def spread(self, group: ProcessGroup) -> None:
-        """Share out the pairs of each batch, all padded as the whole is."""
-        group.check_even("translate", self.settings.batch)
-        self.group, self.trained, self._captured = group, group.averaged(self.model), self._step
-
-    @property
-    def updates(self) -> int:
-        """As many as there are to be, or were when patience ended."""
-        return self.memory.get("stopped", self.settings.updates)
+        self.batches = EpochBatches(self._epoch, len(self.corpus.train) // settings.batch, seed * 1_000_003)
 
     def update(self, index: int) -> dict[str, float]:
         """The next batch, one step of the optimiser."""
         if self.memory["words"] != self.corpus.words_sha256:
             raise ValueError("translate: the run was begun with other vocabularies; is its text another one now?")
-        rows, lengths = self._epoch(index // self.epoch)
-        source_length, target_length = lengths[index % self.epoch]
-        mine = self.group.share(rows[index % self.epoch])
+        rows, (source_length, target_length) = self.batches.at(index)
+        mine = self.group.share(rows)
         with self._products():
-            self._captured(
+            self.step(
                 self.train.source.padded(mine, source_length), self.train.source.lengths[mine],
                 self.train.target.padded(mine, target_length), self.train.target.lengths[mine],
             )  # fmt: skip
-        self._since += 1
         return {}
 
-    def _epoch(self, epoch: int) -> tuple[Tensor, list[list[int]]]:
-        """The batches of an epoch, by its number alone, and what their two sides are padded to."""
-        if epoch != self._drawn[0]:
-            self._drawn = (epoch, *self._draw(epoch))
-        return self._drawn[1:]
-
-    def _draw(self, epoch: int) -> tuple[Tensor, list[list[int]]]:
-        pairs = self.corpus.train
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        rows = random_batches(pairs, self.settings.batch, generator)
-        longest = [rounded_up(side.lengths[rows].amax(dim=1)) for side in (pairs.source, pairs.target)]
-        return rows.to(self.device), torch.stack(longest, dim=1).tolist()
+    def _epoch(self, generator: torch.Generator) -> list[tuple[Tensor, list[int]]]:
+        """The pairs of each update of an epoch, and the lengths that their two sides are padded to."""
+        sides = [self.corpus.train.source.lengths, self.corpus.train.target.lengths]
+        source, target = (padded(lengths) for lengths in sides)
+        both = target * (int(source.max()) + 1) + source
+        rows = random_batches(both, self.settings.batch, generator, drop_longest=True)
+        longest = torch.stack([padded(lengths[rows].amax(dim=1)) for lengths in sides], dim=1)
+        return list(zip(rows.to(self.device).unbind(), longest.tolist(), strict=True))
 
     def _step(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> None:
-        """All that an update does, in operations on static tensors alone: a graph for each pair of padded lengths."""
+        """A graph is recorded for each pair of padded lengths."""
         on_gpu = self.device.type == "cuda"
         with deferred_gradients(on_gpu), seeds_in_blocks(on_gpu):
             logits, _ = self.trained(source, lengths, target)
         nll = sentence_nll(logits, target, target_lengths).mean()
-        self.optimizer.zero_grad()
-        self.group.backward(nll)
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_gradient_norm)
-        self.optimizer.step()
-        self._nll += nll.detach()
+        self.descend(nll, self.settings.max_gradient_norm)
+        self.add_loss(nll)
 
     def _products(self) -> Any:
         return tf32_products(self.settings.tf32 and self.device.type == "cuda")
@@ -162,15 +131,8 @@ class Translate:
         """Nats a sentence: of the updates since the last time, and of validation without the noise."""
         # It may end the training, so all must have the same number, to the bit.
         valid = self.group.on_first(lambda: self._mean_nll(self.model, self.valid))
-        train = self.group.mean(self._nll).item() / max(self._since, 1)
-        self._nll.zero_()
-        self._since = 0
-        if valid < self.memory.get("valid_nll", math.inf):
-            self.memory.update(valid_nll=valid, best_update=index)
-            self.modules["best"].load_state_dict(self.model.state_dict())
-        elif index - self.memory.get("best_update", 0) >= self.settings.patience * self.evaluate_every:
-            self.memory["stopped"] = index
-        return {"train_nll": train, "valid_nll": valid}
+        self.best.offer(valid, index)
+        return {"train_nll": self.mean_loss(index), "valid_nll": valid}
 
     @torch.no_grad()
     def _mean_nll(self, model: Translation, pairs: Pairs) -> float:
@@ -178,18 +140,18 @@ class Translate:
         total, lengths = torch.zeros((), dtype=torch.float64, device=self.device), pairs.target.lengths
         model.eval()
         with self._products():
-            for rows, length in sorted_batches(lengths.cpu(), self.settings.batch):
+            for rows, longest in sorted_batches(lengths.cpu(), self.settings.batch):
                 rows = rows.to(self.device)
-                source_length = int(rounded_up(pairs.source.lengths[rows].max()))
+                source_length = padded(int(pairs.source.lengths[rows].max()))
                 total += model.nll(
                     pairs.source.padded(rows, source_length), pairs.source.lengths[rows],
-                    pairs.target.padded(rows, length), lengths[rows],
+                    pairs.target.padded(rows, padded(longest)), lengths[rows],
                 ).sum()  # fmt: skip
         model.train()
         return total.item() / len(pairs)
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
-        """BLEU and NLL of the test set with the weights that were best in validation; it is read here alone."""
+        """BLEU and NLL of the test set with the weights that were best in validation; it is read only here."""
         pairs = self.corpus.test
         tokenised = bleu([" ".join(words) for words in self.translations], pairs.target_words, "none").score
         plain = {}
@@ -199,30 +161,23 @@ class Translate:
         unknown = sum(words.count(UNKNOWN) for words in self.translations)
         return {
             "test_bleu": tokenised, **plain,
-            "test_nll": self._mean_nll(self.best, pairs.to(self.device)),
+            "test_nll": self._mean_nll(self.best.model, pairs.to(self.device)),
             "valid_nll": min(line["valid_nll"] for line in evaluations),
             "best_update": float(self.memory.get("best_update", 0)), "train_nll": evaluations[-1]["train_nll"],
             "unknown_words": 100 * unknown / max(1, sum(map(len, self.translations))),
         }  # fmt: skip
 
-    @property
-    def best(self) -> Translation:
-        """The model that is tested."""
-        model = self.modules["best"]
-        assert isinstance(model, Translation)
-        return model
-
     @functools.cached_property
     def translator(self) -> Translator:
         """Translates with the best weights."""
         return Translator(
-            self.best, self.corpus.source, self.corpus.target, width=self.settings.beam,
+            self.best.model, self.corpus.source, self.corpus.target, width=self.settings.beam,
             longest=self.settings.longest_translation,
         )  # fmt: skip
 
     @functools.cached_property
     def translations(self) -> list[list[str]]:
-        """Of the test set, by the best weights."""
+        """Translations of the test set, by the best weights."""
         with self._products():
             return self.translator.words(self.corpus.test.source_words)
 

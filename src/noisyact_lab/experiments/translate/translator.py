@@ -17,27 +17,26 @@ from noisyact_lab.data.text import Vocabulary
 from noisyact_lab.loops.cuda_graph import captured
 from noisyact_lab.models.beam_search import Beam
 from noisyact_lab.models.translation import Translation
-from noisyact_lab.tasks.length_batches import sorted_batches
+from noisyact_lab.tasks.length_batches import L, padded_length, sorted_batches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "PLAIN",
-    "PLAIN_INTERVAL",
-    "RESAMPLES",
-    "Bleu",
-    "Translator",
-    "attention_picture",
-    "bleu",
-    "check_sacrebleu",
-    "plain_bleu",
-]
+    "PLAIN", "PLAIN_INTERVAL", "RESAMPLES", "Bleu", "Translator", "attention_picture", "bleu", "check_sacrebleu",
+    "padded", "plain_bleu",
+]  # fmt: skip
 
 PLAIN, PLAIN_INTERVAL = "test_bleu_plain_text", "test_bleu_plain_text_interval"
 """The names, in a result, of the BLEU of plain text and of half its interval."""
 RESAMPLES = 1000
-"""Of the test set's sentences, for the interval."""
+"""Resamples of the test set's sentences, for the interval."""
+_PADDING = 10
+
+
+def padded(length: L) -> L:
+    """The length, or lengths, the end counted, to which sentences are padded: 10 words or a multiple, and the end."""
+    return padded_length(length, _PADDING, ends=1)
 
 
 class Translator:
@@ -83,13 +82,13 @@ class Translator:
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            for rows, length in sorted_batches(sentences.lengths.cpu(), self.batch):
+            for rows, longest in sorted_batches(sentences.lengths.cpu(), self.batch):
                 # Always as many rows: the last batch is filled up with its first sentence.
                 full = (
                     torch.cat([rows, rows[:1].expand(self.batch - len(rows))]) if len(sentences) > self.batch else rows
                 )
                 full = full.to(self.device)
-                best = self._beam(*self.model.start(sentences.padded(full, length), sentences.lengths[full]))
+                best = self._beam(*self.model.start(sentences.padded(full, padded(longest)), sentences.lengths[full]))
                 for row, hypotheses in zip(rows.tolist(), best, strict=False):
                     found[row] = hypotheses[0].tokens
         self.model.train(training)
@@ -124,7 +123,7 @@ class Bleu:
 
 
 def bleu(translations: Sequence[str], references: Sequence[str], tokenize: str = "13a", resamples: int = 1) -> Bleu:
-    """By sacrebleu. Text that is tokenised is scored with tokenize "none", as multi-bleu.perl of Moses does.
+    """BLEU by sacrebleu. Text that is tokenised is scored with tokenize "none", as multi-bleu.perl of Moses does.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"], "none").score
     100.0
