@@ -62,7 +62,7 @@ class EpochBatches(Generic[B]):
 
     >>> batches = EpochBatches(lambda generator: torch.randperm(6, generator=generator).view(3, 2), 3, seed=0)
     >>> batches.at(4)
-    tensor([1, 2])
+    tensor([2, 0])
     """
 
     def __init__(self, draw: Callable[[torch.Generator], Sequence[B] | Tensor], count: int, seed: int) -> None:
