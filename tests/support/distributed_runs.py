@@ -33,8 +33,8 @@ from noisyact_lab.engine.distributed import join
 from noisyact_lab.engine.experiment import Experiment
 from noisyact_lab.engine.folder.files import read_json, read_lines
 from noisyact_lab.engine.job import Job, folder_of
-from noisyact_lab.engine.process_group import ProcessGroup
 from noisyact_lab.engine.run import run
+from noisyact_lab.engine.task import ProcessGroup
 from noisyact_lab.experiments.caption.caption import CAPTION
 from noisyact_lab.experiments.execute.execute import EXECUTE
 from noisyact_lab.experiments.mnist import MNIST

@@ -20,7 +20,7 @@ from noisyact_lab.cli.progress import View
 
 if TYPE_CHECKING:
     from noisyact_lab.engine.job import Job
-    from noisyact_lab.engine.process_group import ProcessGroup
+    from noisyact_lab.engine.task import ProcessGroup
 
 __all__ = ["app", "changes_of", "check_at_least", "ending", "name_of"]
 
@@ -54,8 +54,8 @@ def run_one(
     """Train one arm, or resume a killed run from its last checkpoint; a finished run is not done again."""
     _wait_without_spinning()
     from noisyact_lab.engine.job import Job
-    from noisyact_lab.engine.process_group import SINGLE_PROCESS
     from noisyact_lab.engine.run import run
+    from noisyact_lab.engine.task import SINGLE_PROCESS
 
     flags = {"arm": arm, "seed": seed, "preset": preset, "device": device, "out": out}
     chosen = {"arm": "", "seed": 0, "preset": "short", "device": "auto", "out": RUNS, "settings": {}}

@@ -19,8 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from noisyact.extras import how_to_install
 from noisyact_lab.engine.experiment import Experiment
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
-from noisyact_lab.engine.task import Task
+from noisyact_lab.engine.task import SINGLE_PROCESS, ProcessGroup, Task
 
 __all__ = ["ProcessFailed", "check_spreading", "join", "launch", "started_by_torchrun"]
 

@@ -22,8 +22,7 @@ from noisyact_lab.engine.folder.files import Damaged, append_line, locked, remov
 from noisyact_lab.engine.folder.journal import signature
 from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.logging.run_log import Logs
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
-from noisyact_lab.engine.task import Task
+from noisyact_lab.engine.task import SINGLE_PROCESS, ProcessGroup, Task
 from noisyact_lab.loops.cuda_graph import check_kernels
 
 __all__ = ["Progress", "run", "training"]

@@ -1,38 +1,123 @@
-"""What a run trains: the state that changes while it trains, and how it changes."""
+"""What a run trains: its state, how an update changes it, and the processes that train it together."""
 
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from torch import Tensor, nn
 
-__all__ = ["Task"]
+from noisyact_lab.loops.cuda_graph import captured
+
+__all__ = ["SINGLE_PROCESS", "ProcessGroup", "Task"]
+
+_T = TypeVar("_T")
+M = TypeVar("M", bound=nn.Module)
 
 
-class Task(abc.ABC):
-    """One run of one arm.
+class ProcessGroup:
+    """A single process, for which most methods do nothing; :func:`noisyact_lab.engine.distributed.join` has several."""
+
+    rank = 0
+    size = 1
+    device: torch.device | None = None
+    """The device of this process; None for a single process, which uses that of its job."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes the run's files."""
+        return self.rank == 0
+
+    def averaged(self, module: nn.Module) -> nn.Module:
+        """The module to call in training: its gradients are averaged over the processes."""
+        return module
+
+    def backward(self, loss: Tensor) -> None:
+        """Call this in place of ``loss.backward()``."""
+        loss.backward()
+
+    def share(self, batch: Tensor, dim: int = 0) -> Tensor:
+        """This process's part of a batch."""
+        return batch
+
+    def check_even(self, experiment: str, batch: int) -> None:
+        """Raise an error for a batch that cannot be shared out evenly."""
+        if batch % self.size:
+            raise ValueError(f"{experiment}: batch={batch}: must be a multiple of the {self.size} devices")
+
+    def all_gather(self, share: Tensor, dim: int = 0) -> Tensor:
+        """The shares of all processes, concatenated."""
+        return share
+
+    def mean(self, number: Tensor) -> Tensor:
+        """The mean of a number over the processes."""
+        return number
+
+    def on_first(self, compute: Callable[[], _T]) -> _T:
+        """Compute something in the first process, and return it in all; tensors come on the CPU.
+
+        An OSError or a ValueError, which a user can correct, is raised in all processes as well.
+        """
+        return compute()
+
+    def reseed(self, seed: int, update: int) -> None:
+        """Seed torch's generators differently in each process but the first, whose generators stay as they are.
+
+        The seeds depend only on `seed` and `update`: a checkpoint has the generators of the first process only.
+        """
+
+
+SINGLE_PROCESS = ProcessGroup()
+
+
+class Task(abc.ABC, Generic[M]):
+    """One run of one arm: it trains one model with one optimiser, on one device or spread over several.
+
+    A subclass defines `_step` and calls `self.step`, which is the same recorded as a CUDA graph on a GPU. The step
+    calls `self.trained`, not `self.model`, so that gradients are averaged where the run is spread.
 
     A run that is stopped and resumed must end as one that was not. So all state is in what is named here: `modules`
     and `optimizers` by their state_dicts, `generators` by their states, and `memory`, which JSON can hold. The engine
     also keeps the state of torch's own generators.
 
     Args:
-        updates: how many there are, unless :meth:`end` ends the run before.
-        evaluate_every: the number of updates from one evaluation, and its checkpoint, to the next.
+        name: of the experiment, for errors.
+        settings: of the run; has `batch`, the rows that several devices share out.
+        model: already on its device.
+        optimizer: of its parameters, able to step inside a CUDA graph.
+        optimizer_name: its name in a checkpoint.
+        updates: how many there are, unless :meth:`end` ends the run before; by default the setting.
+        evaluate_every: the number of updates from one evaluation, and its checkpoint, to the next; by default the
+            setting.
     """
 
     end_key: ClassVar[str] = "ended"
     """The key in `memory` of the update at which a run ended early."""
-    spreads: ClassVar[bool] = False
+    spreads: ClassVar[bool] = True
     """Whether a run can be spread over several devices by :meth:`spread`."""
+    _step: Callable[..., Any]
+    """A function of tensors: all that an update does, in operations on static tensors."""
 
-    def __init__(self, updates: int, evaluate_every: int) -> None:
-        self.planned_updates, self.evaluate_every = updates, evaluate_every
-        self.modules: dict[str, torch.nn.Module] = {}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+    def __init__(
+        self, name: str, settings: Any, model: M, optimizer: torch.optim.Optimizer, optimizer_name: str = "adam", *,
+        updates: int | None = None, evaluate_every: int | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.settings, self.model, self.optimizer = name, settings, model, optimizer
+        self.planned_updates = updates or settings.updates
+        self.evaluate_every = evaluate_every or settings.evaluate_every
+        self.modules: dict[str, nn.Module] = {"model": model}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {optimizer_name: optimizer}
         self.generators: dict[str, torch.Generator] = {}
         self.memory: dict[str, Any] = {}
+        weight = next(model.parameters())
+        self.device = weight.device
+        self.group = SINGLE_PROCESS
+        self.trained: nn.Module = model
+        self.step = captured(self._step, [weight])
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        """The sum of what :meth:`add_loss` was given since the last evaluation."""
 
     @property
     def updates(self) -> int:
@@ -67,10 +152,33 @@ class Task(abc.ABC):
         """Figures of matplotlib to keep of a finished run, by name."""
         return {}
 
-    def spread(self, group: Any) -> None:
+    def spread(self, group: ProcessGroup) -> None:
         """Take this process's share of every batch, and average the gradients over the group, from now on.
 
         Called once, before a checkpoint is loaded, where `spreads` is true. A batch that cannot be shared out evenly is
-        a ValueError. The group is a :class:`noisyact_lab.engine.process_group.ProcessGroup`.
+        a ValueError. The step is not recorded: a graph cannot send gradients.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot be spread over devices")
+        group.check_even(self.name, self.settings.batch)
+        self.group, self.trained, self.step = group, group.averaged(self.model), self._step
+
+    def descend(self, loss: Tensor, max_gradient_norm: float | None = None) -> None:
+        """Step the optimiser by the loss's gradient, whose norm is clipped first."""
+        self.optimizer.zero_grad()
+        self.group.backward(loss)
+        if max_gradient_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), max_gradient_norm)
+        self.optimizer.step()
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Count the loss of this update's rows; part of a step."""
+        self.loss_sum += loss.detach()
+
+    def mean_loss(self, count: int) -> float:
+        """The mean loss of the updates since the last evaluation, with the noise and while the weights changed.
+
+        Called once at each evaluation, after `count` updates.
+        """
+        since = (count - 1) % self.evaluate_every + 1
+        mean = self.group.mean(self.loss_sum).item() / since
+        self.loss_sum.zero_()
+        return mean

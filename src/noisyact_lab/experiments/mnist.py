@@ -23,10 +23,10 @@ from noisyact_lab.data.catalog import dataset
 from noisyact_lab.data.locate import file_in, find
 from noisyact_lab.data.verify import verify
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.task import Task
 from noisyact_lab.tasks.batches import EpochBatches
 from noisyact_lab.tasks.best_weights import BestWeights
 from noisyact_lab.tasks.milestones import updates_to
-from noisyact_lab.tasks.model_task import ModelTask
 from noisyact_lab.tasks.noise_settings import activation_named
 
 __all__ = ["MNIST", "Digits", "Settings", "images_and_labels"]
@@ -102,7 +102,7 @@ class Network(nn.Module):
         return self.output(self.activation(self.hidden(images / 255)))
 
 
-class Digits(ModelTask[Network]):
+class Digits(Task[Network]):
     """One run."""
 
     settings: Settings

@@ -29,9 +29,8 @@ import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.data.text import CHARACTERS, penn_treebank
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.models.language_model import LanguageModel
+from noisyact_lab.models.language_model import LanguageModel, mean_nll
 from noisyact_lab.tasks.best_weights import BestWeights
-from noisyact_lab.tasks.likelihood import mean_nll
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import TextTask, columns
 

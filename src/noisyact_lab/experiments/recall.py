@@ -25,9 +25,9 @@ from torch import Tensor
 
 import noisyact as na
 from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
+from noisyact_lab.engine.task import Task
 from noisyact_lab.models.ntm import NTM
 from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
-from noisyact_lab.tasks.model_task import ModelTask
 from noisyact_lab.tasks.noise_settings import AnnealedNoise
 
 __all__ = ["RECALL", "Recall", "Settings", "sequences"]
@@ -95,7 +95,7 @@ def sequences(count: int, items: int, item_length: int, bits: int, generator: to
     return parts.flatten(0, 1), drawn[query + 1, :, each].transpose(0, 1).contiguous()
 
 
-class Recall(ModelTask[NTM]):
+class Recall(Task[NTM]):
     """One run."""
 
     spreads = False

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.task import Task
 from noisyact_lab.models.embedding import Embedding
 from noisyact_lab.tasks.batches import RandomBatches
 from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
-from noisyact_lab.tasks.model_task import ModelTask
 from noisyact_lab.tasks.noise_settings import AnnealedNoise
 
 __all__ = ["UNIQUE", "Counter", "Settings", "Unique", "different", "sequences"]
@@ -84,7 +84,7 @@ class Counter(nn.Module):
         return self.head(self.lstm(self.embedding(x))[0].mean(dim=0))
 
 
-class Unique(ModelTask[Counter]):
+class Unique(Task[Counter]):
     """One run."""
 
     settings: Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from noisyact_lab.engine.experiment import Experiment, experiment_names, load_experiment
-from noisyact_lab.tasks.continuation import continuation
+from noisyact_lab.models.language_model import continuation
 from noisyact_lab.tasks.text_task import TextTask
 from noisyact_lab.tasks.trained_run import of_this_version, state_of_run
 

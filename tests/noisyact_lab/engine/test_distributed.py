@@ -14,8 +14,8 @@ import torch
 from noisyact_lab.engine.distributed import check_spreading, join, launch
 from noisyact_lab.engine.folder.files import read_json, read_lines
 from noisyact_lab.engine.job import Job, folder_of
-from noisyact_lab.engine.process_group import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.engine.run import run
+from noisyact_lab.engine.task import SINGLE_PROCESS, ProcessGroup
 from noisyact_lab.experiments.mixture.mixture import MIXTURE
 from noisyact_lab.experiments.unique import UNIQUE, Settings, Unique
 

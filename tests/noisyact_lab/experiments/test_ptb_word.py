@@ -19,9 +19,8 @@ from noisyact_lab.engine.folder.files import read_lines
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_word import PTB_WORD, PTB_WORD_MEDIUM, Settings, Words
-from noisyact_lab.models.language_model import LanguageModel
+from noisyact_lab.models.language_model import LanguageModel, mean_nll
 from noisyact_lab.tasks import likelihood
-from noisyact_lab.tasks.likelihood import mean_nll
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import columns
 

@@ -14,7 +14,7 @@ from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_char import PTB_CHAR
 from noisyact_lab.experiments.ptb_word import PTB_WORD
-from noisyact_lab.tasks.continuation import continuation
+from noisyact_lab.models.language_model import continuation
 from noisyact_lab.tasks.generate import generate
 
 SMALL = {"hidden": 16, "batch": 4, "verified": False, "tokens": None}

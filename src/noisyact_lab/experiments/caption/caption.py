@@ -34,6 +34,7 @@ from noisyact.deferral import deferred_gradients
 from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import flickr8k
 from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.task import Task
 from noisyact_lab.experiments.caption.captioner import Captioner
 from noisyact_lab.experiments.caption.photos import PADDING, Shown, material
 from noisyact_lab.experiments.caption.settings import Settings, check_settings, model_of
@@ -42,7 +43,6 @@ from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact_lab.tasks.batches import EpochBatches
 from noisyact_lab.tasks.best_weights import BestWeights
 from noisyact_lab.tasks.length_batches import padded_length, random_batches
-from noisyact_lab.tasks.model_task import ModelTask
 
 __all__ = ["CAPTION", "CAPTIONS", "SCORED", "Captions"]
 
@@ -53,7 +53,7 @@ SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 _DRAWN = 10
 
 
-class Captions(ModelTask[CaptionModel]):
+class Captions(Task[CaptionModel]):
     """One run."""
 
     settings: Settings

@@ -32,14 +32,13 @@ from torch import Tensor
 import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
-from noisyact_lab.engine.process_group import ProcessGroup
+from noisyact_lab.engine.task import ProcessGroup, Task
 from noisyact_lab.experiments.execute.programs import CURRICULA, IGNORED, SYMBOLS, Columns, Difficulty, programs
 from noisyact_lab.experiments.execute.scores import Score, predictions, sample, score
 from noisyact_lab.models.language_model import LanguageModel
-from noisyact_lab.tasks.carried_state import CarriedState
 from noisyact_lab.tasks.milestones import at_budget_shares
-from noisyact_lab.tasks.model_task import ModelTask
 from noisyact_lab.tasks.noise_settings import NoiseSettings
+from noisyact_lab.tasks.text_task import CarriedState
 
 __all__ = ["EXECUTE", "Execute", "Settings"]
 
@@ -86,7 +85,7 @@ class Settings(NoiseSettings):
     """Rows of the test columns that are read at the end: more, for a smaller standard error."""
 
 
-class Execute(ModelTask[LanguageModel]):
+class Execute(Task[LanguageModel]):
     """One run."""
 
     end_key = "updates"

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import noisyact as na
 from noisyact.functional import noisy, standard_normal
 from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
+from noisyact_lab.engine.task import Task
 from noisyact_lab.tasks.batches import RandomBatches
-from noisyact_lab.tasks.model_task import ModelTask
 from noisyact_lab.tasks.noise_settings import activation_named
 
 __all__ = ["MIXTURE", "Mixture", "Settings", "points"]
@@ -111,7 +111,7 @@ class Network(nn.Module):
         return found
 
 
-class Mixture(ModelTask[Network]):
+class Mixture(Task[Network]):
     """One run."""
 
     spreads = False

@@ -40,6 +40,7 @@ from noisyact_lab.data import moses
 from noisyact_lab.data.packed import Pairs
 from noisyact_lab.data.text import UNKNOWN
 from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
+from noisyact_lab.engine.task import Task
 from noisyact_lab.experiments.translate.settings import Settings, check_corpus, corpus_of, model_of, optimizer_of
 from noisyact_lab.experiments.translate.translator import (
     PLAIN,
@@ -57,7 +58,6 @@ from noisyact_lab.models.translation import Translation, sentence_nll
 from noisyact_lab.tasks.batches import EpochBatches
 from noisyact_lab.tasks.best_weights import BestWeights
 from noisyact_lab.tasks.length_batches import random_batches, sorted_batches
-from noisyact_lab.tasks.model_task import ModelTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ _LONG = 16
 _AT_LEAST_ONE = ("word_size", "hidden", "batch", "patience", "beam", "longest_translation")
 
 
-class Translate(ModelTask[Translation]):
+class Translate(Task[Translation]):
     """One run."""
 
     end_key = "stopped"
