@@ -26,7 +26,7 @@ FLAGS = [
 KERNEL_TESTS = [
     "noisyact/ops/test_activation_op.py",
     "noisyact/ops/test_recurrent_kernel.py",
-    "noisyact/test_threads.py",
+    "noisyact/with_torch/test_threads.py",
     "noisyact/ops/test_fuzz.py",
 ]
 # The fuzzer has more sizes than the grid; these only take long under the sanitizers or start other processes.

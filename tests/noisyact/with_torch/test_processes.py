@@ -84,7 +84,7 @@ def test_kernels_run_in_a_forked_process(program):
     """GNU's OpenMP would wait there for threads that only the parent has."""
     run = subprocess.run(
         [sys.executable, "-c", SETUP + program], capture_output=True, text=True, timeout=120,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )  # fmt: skip
     assert (run.stdout, run.returncode) == ("same\n", 0), run.stdout + run.stderr
 
