@@ -20,7 +20,7 @@ from noisyact.ops import native
 from noisyact.ops.triton import obstacle
 from noisyact_lab.bench import activations, attention, recurrent, recurrent_gpu, search, updates
 from noisyact_lab.bench.timing import keep_freed_memory
-from noisyact_lab.engine.folder.journal import commit
+from noisyact_lab.engine.folder.records import commit
 
 
 def main(arguments: list[str] | None = None) -> int:

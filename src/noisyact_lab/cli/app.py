@@ -19,7 +19,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from noisyact_lab.cli import data, many_runs, run, score, trained
+from noisyact_lab.cli import (
+    data,
+    reproduce,
+    run,
+    score,
+    trained,
+)
 from noisyact_lab.cli.options import EXIT_CODES, RUNS, AsJson, Out, Preset, print_json, width
 
 __all__ = ["app"]
@@ -66,7 +72,7 @@ app = typer.Typer(
     cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
 )  # fmt: skip
 app.add_typer(run.app)
-app.add_typer(many_runs.app)
+app.add_typer(reproduce.app)
 app.add_typer(trained.app)
 app.add_typer(score.app)
 app.add_typer(data.app, name="data")

@@ -17,9 +17,12 @@ from typing import Any
 import torch
 
 from noisyact_lab.engine.distributed import check_spreading
-from noisyact_lab.engine.folder import checkpoint, journal
+from noisyact_lab.engine.folder import (
+    checkpoint,
+    records,
+)
 from noisyact_lab.engine.folder.files import Damaged, append_line, locked, remove_leftovers, write_json
-from noisyact_lab.engine.folder.journal import signature
+from noisyact_lab.engine.folder.records import signature
 from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.logging.run_log import Logs
 from noisyact_lab.engine.task import SINGLE_PROCESS, ProcessGroup, Task
@@ -70,7 +73,7 @@ def _training(job: Job, progress: Progress | None, group: ProcessGroup) -> Gener
     folder, config = job.folder, job.config(group.size)
     with contextlib.ExitStack() as held:
         group.on_first(lambda: held.enter_context(locked(folder)))
-        known = group.on_first(lambda: journal.clear(folder) if job.force else journal.finished(folder, config))
+        known = group.on_first(lambda: records.clear(folder) if job.force else records.finished(folder, config))
         if known is not None:
             return known
         began = time.monotonic()
@@ -96,18 +99,18 @@ def _resume(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list
     write_json(folder / "config.json", config)  # only now: these settings do make a task
     done, evaluations, timing = _last_usable(folder, task)
     checkpoint.tidy(folder / "checkpoints", done)  # a kill during the last save leaves files behind
-    journal.rewrite(folder, evaluations, timing)  # what was recorded after the checkpoint will be recorded again
+    records.rewrite(folder, evaluations, timing)  # what was recorded after the checkpoint will be recorded again
     return done, evaluations, timing[-1]["seconds"] if timing else 0.0
 
 
-def _last_usable(folder: Path, task: Task) -> tuple[int, journal.Lines, journal.Lines]:
+def _last_usable(folder: Path, task: Task) -> tuple[int, records.Lines, records.Lines]:
     """Bring the task to the last intact checkpoint with intact records; returns its update, evaluations and times."""
     changed: Damaged | None = None
     found = checkpoint.paths(folder / "checkpoints")
     for path, state in checkpoint.whole(found):
         done = state["update"]
         try:
-            evaluations, timing = journal.recorded(folder, done, state["records"])
+            evaluations, timing = records.recorded(folder, done, state["records"])
         except Damaged as error:
             changed = changed or error
             continue
@@ -163,7 +166,7 @@ def _train(
             if torch.cuda.is_available():
                 check_kernels(torch.device("cuda"))
             if group.is_first:
-                append_line(folder / journal.TIMING, {**when, "diverged": broken})
+                append_line(folder / records.TIMING, {**when, "diverged": broken})
             return "diverged"
         if due:
             evaluations.append(line)
@@ -177,8 +180,8 @@ def _train(
 
 def _keep(folder: Path, task: Task, evaluations: list[dict[str, float]], when: dict[str, Any]) -> None:
     """Record the last evaluation, and then save the task."""
-    journal.append(folder, evaluations[-1], when)
-    checkpoint.save(folder / "checkpoints", when["update"], task, journal.seal(evaluations))
+    records.append(folder, evaluations[-1], when)
+    checkpoint.save(folder / "checkpoints", when["update"], task, records.seal(evaluations))
 
 
 def _broken(line: dict[str, float]) -> list[str]:

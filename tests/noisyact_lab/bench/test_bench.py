@@ -8,7 +8,7 @@ import torch
 from noisyact.ops.deferred_leaf import Contributions
 from noisyact_lab.bench import activations, attention, search, updates
 from noisyact_lab.bench.__main__ import main
-from noisyact_lab.engine.folder.journal import commit
+from noisyact_lab.engine.folder.records import commit
 
 
 @pytest.fixture(autouse=True)

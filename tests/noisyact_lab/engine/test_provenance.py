@@ -6,7 +6,7 @@ import pytest
 
 import noisyact
 import noisyact_lab
-from noisyact_lab.engine.folder.journal import commit
+from noisyact_lab.engine.folder.records import commit
 
 
 @pytest.fixture

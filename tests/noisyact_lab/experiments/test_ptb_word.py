@@ -19,8 +19,8 @@ from noisyact_lab.engine.folder.files import read_lines
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.ptb_word import PTB_WORD, PTB_WORD_MEDIUM, Settings, Words
+from noisyact_lab.models import language_model
 from noisyact_lab.models.language_model import LanguageModel, mean_nll
-from noisyact_lab.tasks import likelihood
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import columns
 
@@ -176,7 +176,7 @@ def test_mean_nll_takes_the_text_in_pieces(treebank, monkeypatch):
     with torch.no_grad():
         logits, _ = task.model.eval()(text[:-1])
     assert whole == pytest.approx(F.cross_entropy(logits[:, 0], text[1:, 0]).item(), rel=1e-5)
-    monkeypatch.setattr(likelihood, "_AT_ONCE", 7 * 13)  # 7 predictions, of 13 words
+    monkeypatch.setattr(language_model, "_AT_ONCE", 7 * 13)  # 7 predictions, of 13 words
     assert mean_nll(task.model.train(), text) == pytest.approx(whole, rel=1e-5)
     assert task.model.training
     for parameter in task.model.parameters():

@@ -18,7 +18,7 @@ from noisyact_lab.analysis.intervals import interval
 from noisyact_lab.analysis.results_table import Estimate, Row, Table
 from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import write_json, write_text
-from noisyact_lab.engine.folder.journal import clear
+from noisyact_lab.engine.folder.records import clear
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
 from noisyact_lab.report import curves, records

@@ -44,7 +44,7 @@ def save(folder: Path, update: int, task: Task, records: dict[str, Any] | None =
         folder: the folder of all checkpoints.
         update: the number of updates done.
         task: all of its state is saved.
-        records: what to store about the run's records; see :func:`noisyact_lab.engine.folder.journal.seal`.
+        records: what to store about the run's records; see :func:`noisyact_lab.engine.folder.records.seal`.
     """
     tensors: dict[str, Tensor] = {}
     parts = state_of(task)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from noisyact.extras import how_to_install
-from noisyact_lab.engine.folder.journal import signature
+from noisyact_lab.engine.folder.records import signature
 
 __all__ = ["check_installed", "check_versions", "connected", "versions"]
 

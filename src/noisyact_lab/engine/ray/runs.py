@@ -18,7 +18,7 @@ from typing import Any
 from noisyact_lab.data.locate import VARIABLE
 from noisyact_lab.engine.experiment import UnknownName
 from noisyact_lab.engine.folder.files import locked
-from noisyact_lab.engine.folder.journal import clear
+from noisyact_lab.engine.folder.records import clear
 from noisyact_lab.engine.job import DEVICES, Job
 from noisyact_lab.engine.logging.run_log import Logs
 from noisyact_lab.engine.parallel.events import Event, Outcome, Watch, check_folders, in_a_line
