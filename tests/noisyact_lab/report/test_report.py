@@ -109,7 +109,7 @@ def test_the_paper_against_our_interval():
     assert agreement.against_paper(two, 14.0) == "the paper's value is inside our interval"
     assert agreement.against_paper(two, 15.0) == "ours is lower: the paper's value is above our interval"
     assert agreement.against_paper(two, -11.0) == "ours is higher: the paper's value is below our interval"
-    assert agreement.against_paper(Estimate((None,)), 1.0) == "no number of ours"
+    assert agreement.against_paper(Estimate((None,)), 1.0) == "we have no number"
     assert agreement.against_paper(two, None) == "the paper gives no number"
 
 
