@@ -148,7 +148,7 @@ def test_bands_runs_and_endings(opened):
     assert chart.locator("path.run").count() == 1
     page.get_by_role("checkbox", name="every run").check()
     assert chart.locator("path.run").count() == 3 + 2 + 1
-    page.get_by_label("a panel each").check()
+    page.get_by_label("one panel per arm").check()
     panels = page.locator("#unique-smoke .curves .chart")
     assert [panel.locator("h4").inner_text() for panel in panels.all()] == [
         "LSTM", "hard LSTM, the leak alone (c = 0)", "NAN, annealed"

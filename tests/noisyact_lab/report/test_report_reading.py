@@ -58,7 +58,7 @@ def test_nothing_is_wider_than_the_screen(opened, width):
     page = opened(width=width)
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
     for panels in (False, True):
-        page.get_by_label("a panel each").set_checked(panels)
+        page.get_by_label("one panel per arm").set_checked(panels)
         page.locator("#unique-smoke .curves svg").first.focus()
         page.keyboard.press("End")
         assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -111,7 +111,7 @@ def test_folded_samples_are_printed(opened):
 def test_tables_need_no_script(opened):
     page = opened(java_script_enabled=False)
     assert page.get_by_role("row", name="LSTM reference").is_visible()
-    assert page.get_by_text("The curves are drawn by a script, which is off.").is_visible()
+    assert page.get_by_text("The curves need JavaScript, which is disabled.").is_visible()
 
 
 NAME = """(node) => node.getAttribute("aria-label") || node.alt || node.textContent.trim()
