@@ -75,7 +75,7 @@ def test_found_in_any_usual_place_and_form(folder, tmp_path):
 
 
 def test_a_truncated_file_is_not_present(folder):
-    """By its size alone; of a text compressed here the size is unknown, and only verifying tells."""
+    """The size shows it. The size of a text that the user compressed is unknown, so only verify() can tell."""
     folder.mkdir(parents=True)
     (folder / "second.bin").write_bytes(SECOND[:-1])
     assert (locate.status(TINY), locate.has_all(TINY)) == ("damaged (1 of 2 files)", False)

@@ -1,4 +1,4 @@
-"""Flickr8k: words, vocabulary, annotations by hand, and files that do not fit together, named."""
+"""Flickr8k: words, vocabulary, annotations by hand, and errors that name inconsistent files."""
 
 import numpy as np
 import pytest

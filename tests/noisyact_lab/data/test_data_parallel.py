@@ -1,4 +1,4 @@
-"""Parallel text: what is kept of it, what is left out and counted, what is wrong and named."""
+"""Parallel text: which pairs are kept, which are dropped and counted, and errors."""
 
 import gzip
 import lzma

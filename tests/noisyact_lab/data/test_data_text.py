@@ -1,4 +1,4 @@
-"""Text: words and characters by hand, files in every form, and what is wrong with one named with its line."""
+"""Text: words and characters by hand, compressed files, and errors that name the line."""
 
 import gzip
 import lzma
@@ -80,7 +80,7 @@ def test_every_form_of_a_file(suffix, tmp_path, treebank):
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
 def test_compressed_text_is_found_and_verified(suffix, tmp_path):
-    """By the size and checksum of the text; a compressor has many ways to write the same."""
+    """Size and checksum are those of the text, because compressed files of one text differ."""
     content = b"one two\n" * 50
     (file,) = set_of(file_of("some.txt", content)).files
     path = tmp_path / f"some.txt{suffix}"

@@ -55,9 +55,9 @@ def test_bits_are_even():
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("size", [0.0, 30.0, 1e15])
 def test_gradients_are_finite_for_extreme_weights(controller, arm, size):
-    """Weights so large that all that is told to the heads is at its limits, or nothing at all.
+    """Weights of zero, and weights so large that all inputs of the heads are at their limits.
 
-    With gates that are clipped: an LSTM whose forget gate leaks far out of [0, 1] grows without bound, as it must.
+    The gates are clipped, because the state of an LSTM whose forget gate leaks far out of [0, 1] grows without bound.
     """
     changes = {**TINY, "controller": controller, "rows": 8, "gate_clip": True}
     task = Recall(RECALL.effective(arm, "smoke", changes), 0, CPU)

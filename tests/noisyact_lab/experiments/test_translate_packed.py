@@ -1,4 +1,4 @@
-"""Translation on a machine that has the packed corpus alone: it trains, and what it lacks is scored elsewhere."""
+"""Translation on a machine with only the packed corpus: it trains, and BLEU on plain text is computed elsewhere."""
 
 import pytest
 from parallel_cases import packed_backwards  # noqa: F401

@@ -1,4 +1,4 @@
-"""What the report page brings along: figures that keep their letters, colours for every eye, the library's formulas."""
+"""Parts of the report page: figures with intact glyphs, colours for the colour-blind, the library's formulas."""
 
 import base64
 import itertools

@@ -1,4 +1,4 @@
-"""The report page for every reader, and for one who means harm: phone, paper, dark, no script, hostile runs."""
+"""The report page on phones, on paper, in dark mode, without scripts, and with malicious runs."""
 
 import re
 import shutil
@@ -156,7 +156,7 @@ def test_hostile_runs_cannot_run_script(browser, runs, tmp_path):
     for seen in (report_cases.ATTACK, "<img src=x onerror=window.hacked=4>", "<img src=x onerror=window.hacked=5>"):
         assert seen in text  # shown, as what it is
     assert page.locator("img[src=x]").count() == 0
-    # Even markup that came in somehow could run nothing: the page's policy knows its own script alone.
+    # Injected markup could not run code either, because the page's policy only allows its own script.
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked = 7\">')")
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.hacked = 8'}))")
     page.wait_for_timeout(100)
