@@ -173,10 +173,10 @@ def _check_step(made: Made, model: nn.Module) -> None:
             with deferred_gradients(deferred), seeds_in_blocks():
                 loss = made.loss(model)
             results.append([loss.detach(), *torch.autograd.grad(loss, list(named.values()))])
-    whole = torch.stack([gradient.norm() for gradient in results[1][1:]]).norm()
+    total_norm = torch.stack([gradient.norm() for gradient in results[1][1:]]).norm()
     for name, mine, right in zip(["the loss", *named], *results, strict=True):
         # Some gradients are zero up to rounding, such as the gradient of a bias before a softmax.
-        size = right.norm() if name == "the loss" else torch.maximum(right.norm(), 1e-4 * whole)
+        size = right.norm() if name == "the loss" else torch.maximum(right.norm(), 1e-4 * total_norm)
         off = ((mine - right).norm() / size).item()
         if not off <= 1e-3:
             raise AssertionError(f"{name} is off by {off:.2g} of its norm in a step, allowed 1e-3")

@@ -43,7 +43,7 @@ def fetch(name: str | DataSet, progress: Progress | None = None, *, archive: Pat
         raise Refused(f"data set {chosen.name!r} has no address to fetch it from. {chosen.source}")
     folder = home() / chosen.name
     with locked(folder):
-        needed = [file for file in chosen.files if not _whole(folder, file)]
+        needed = [file for file in chosen.files if not _is_valid(folder, file)]
         if archive is not None:
             if needed and not take(archive, needed, folder, progress):
                 raise Refused(f"{archive} has none of {', '.join(file.name for file in needed[:4])}")
@@ -53,7 +53,7 @@ def fetch(name: str | DataSet, progress: Progress | None = None, *, archive: Pat
     return folder
 
 
-def _whole(folder: Path, file: DataFile) -> bool:
+def _is_valid(folder: Path, file: DataFile) -> bool:
     path = file_in(folder, file)
     return path is not None and problem_of(path, file) is None
 
@@ -68,7 +68,7 @@ def _download(file: DataFile, folder: Path, progress: Progress | None) -> None:
             store(_blocks(stream), file, folder, address, progress)
     except urllib.error.HTTPError as error:
         error.close()
-        raise ConnectionError(f"{address}: the server says {error.code} {error.reason}") from None
+        raise ConnectionError(f"{address}: the server returned {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError) as error:
         raise ConnectionError(f"{address}: {getattr(error, 'reason', error)}") from None
 

@@ -215,7 +215,7 @@ def test_wrong_contents_are_removed_and_named(server, folder):
     with pytest.raises(fetch.Refused, match="ended after 100 of the 28,000 bytes"):
         fetch.fetch(at(base))
     (served / "first.txt").unlink()
-    with pytest.raises(ConnectionError, match=r"first\.txt: the server says 404"):
+    with pytest.raises(ConnectionError, match=r"first\.txt: the server returned 404"):
         fetch.fetch(at(base))
     assert left_in(folder) == []
 
