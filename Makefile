@@ -1,5 +1,5 @@
-# Everything runs in the project's own environment, made on first use with the versions of requirements.txt.
-# TORCH=2.15.0 makes one beside it, .venv-2.15.0, with that torch and the Triton that belongs to it.
+# All targets run in the virtual environment .venv, which is created on first use with the versions in requirements.txt.
+# TORCH=2.15.0 uses a second environment, .venv-2.15.0, with that torch release and the Triton release it depends on.
 PYTHON ?= python3
 VENV := .venv$(if $(TORCH),-$(TORCH))
 BIN := $(VENV)/bin
@@ -7,40 +7,40 @@ OTHER_TORCH := $(if $(TORCH),s/^torch==.*/torch==$(TORCH)/; s/^triton==[^;]*/tri
 
 .PHONY: demo picture report test lint bench clean sanitize help
 
-## demo: the main job, an experiment of the paper with all its arms, its table and its page
+## demo: run one of the paper's experiments with all its arms, and write its table and report
 demo: $(VENV)/ready
 	$(BIN)/noisyact reproduce unique --preset short --seeds 1 --out out/demo
 	$(BIN)/noisyact report out/demo -o out/demo/report.html
 
-## picture: the picture of the README, a network that starts saturated, with and without noise
+## picture: draw the README's picture, a network that starts saturated, with and without noise
 picture: $(VENV)/ready
 	$(BIN)/python examples/saturated_start.py
 
-## report: the page of the results at the paper's size
+## report: write the report of the results at the paper's size
 report: $(VENV)/ready
 	$(BIN)/noisyact report results -o out/report.html
 
-## test: lint, then the tests on every core; with TORCH=2.15.0 the tests on that torch
+## test: lint, then run the tests on all cores (TORCH=2.15.0: only the tests, with that torch release)
 test: $(if $(TORCH),$(VENV)/ready,lint)
 	$(BIN)/python -m pytest -q -rs -n auto
 
-## lint: ruff and pyright
+## lint: check the code with ruff and pyright
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-## bench: the speed of activations and recurrent layers
+## bench: measure the speed of activations and recurrent layers
 bench: $(VENV)/ready
 	$(BIN)/python -m noisyact_lab.bench activations
 	$(BIN)/python -m noisyact_lab.bench recurrent
 
-# The C kernels are compiled by the install, so their sources are among what it depends on.
+# Installing the package compiles the C kernels, so the environment also depends on their sources.
 $(VENV)/ready: requirements.txt pyproject.toml hatch_build.py $(wildcard src/noisyact/ops/*/*.[ch]) $(wildcard src/noisyact/ops/recurrent/cpu/*.[ch]) src/noisyact/ops/native/build.py
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'noisyact needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
 	sed '$(OTHER_TORCH)' requirements.txt > $(VENV)/requirements.txt
-	@echo "Installing $$(grep -c == $(VENV)/requirements.txt) packages into $(VENV), $$(grep '^torch==' $(VENV)/requirements.txt) among them. This takes minutes and 3 to 7 GB."
+	@echo "Installing $$(grep -c == $(VENV)/requirements.txt) packages into $(VENV), including $$(grep '^torch==' $(VENV)/requirements.txt). This takes several minutes and 3 to 7 GB."
 	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -r $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
@@ -49,10 +49,10 @@ $(VENV)/ready: requirements.txt pyproject.toml hatch_build.py $(wildcard src/noi
 clean:
 	rm -rf .venv .venv-* out src/noisyact/ops/native/libraries
 
-## sanitize: the C kernels' tests and fuzzers under AddressSanitizer and UndefinedBehaviorSanitizer
+## sanitize: run the C kernels' tests and fuzzers under AddressSanitizer and UndefinedBehaviorSanitizer
 sanitize: $(VENV)/ready
 	$(BIN)/python tests/support/sanitized.py
 
-## help: this list
+## help: list the targets
 help:
 	@sed -n 's/^## /make /p' Makefile

@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels into the package where there is a C compiler, and packs without them where there is none."""
+"""Build hook that compiles the CPU kernels into the wheel. Without a C compiler, the wheel is built without them."""
 
 import importlib.util
 import sysconfig
@@ -9,10 +9,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NativeKernels(BuildHookInterface):
-    """Runs noisyact/ops/native/build.py before the wheel is packed."""
+    """Runs src/noisyact/ops/native/build.py before the wheel is built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the libraries, and with them the platform's tag, to the wheel."""
+        """Add the compiled libraries and the platform tag to the wheel."""
         if self.target_name != "wheel":
             return
         path = Path(self.root) / "src" / "noisyact" / "ops" / "native" / "build.py"
@@ -24,6 +24,6 @@ class NativeKernels(BuildHookInterface):
         libraries = module.build()
         if libraries:
             build_data["pure_python"] = False
-            # Plain C behind ctypes: bound to the platform, not to a version of Python.
+            # The libraries are plain C called through ctypes: they depend on the platform, not on the Python version.
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["artifacts"] += ["src/noisyact/ops/native/libraries/*.so"]

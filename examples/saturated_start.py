@@ -1,12 +1,12 @@
-"""The paper's claim on one page: a network that starts saturated is stuck without noise and escapes with it.
+"""The paper's claim in one example: a network that starts saturated cannot learn without noise, but can with it.
 
-A small network learns the sign of x1 * x2. All its hidden hard-tanh units start at |x| near 3, three times beyond their
-threshold, where the gradient of the hard function is exactly zero. Four arms, same data, same starting weights, same
-budget, several seeds; alpha is 1, so that no leak helps and the noise does all there is:
+A small network learns the sign of x1 * x2. All its hidden hard-tanh units start at |x| near 3, three times their
+threshold, where the gradient of the hard tanh is exactly zero. Four arms are trained with the same data, initial
+weights and number of updates, for several seeds. alpha is 1, so there is no leak and only the noise can help:
 
-    hard tanh    no noise: the first layer gets no gradient and never moves
-    NAN          normal noise at the output, strength learned: its gradient has a random sign
-    NAH          half-normal noise at the output, strength learned: it points back to the linear part
+    hard tanh    no noise: the first layer gets no gradient and never changes
+    NAN          normal noise of learned strength at the output: its gradient has a random sign
+    NAH          half-normal noise of learned strength at the output: its gradient leads back to the linear part
     NANIS        normal noise at the input of saturated units
 
 Run: python examples/saturated_start.py [--out DIR] [--seeds N] [--updates N]
@@ -42,24 +42,24 @@ HIDDEN, BATCH, LEARNING_RATE, START, EVALUATE_EVERY = 32, 64, 0.01, 3.0, 50
 
 
 def sample(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points in a square, and whether the signs of their coordinates agree."""
+    """Draw points in a square and label them by whether the signs of their coordinates agree."""
     x = torch.rand(count, 2, generator=generator) * 2 - 1
     return x, (x[:, 0] * x[:, 1] > 0).float()
 
 
 def saturated_network(noise: na.Scheme | None) -> nn.Sequential:
-    """Two inputs, a saturated hidden layer, one output."""
+    """Create a network with two inputs, a saturated hidden layer and one output."""
     first = nn.Linear(2, HIDDEN)
     nn.init.uniform_(first.weight, -1.0, 1.0)
     with torch.no_grad():
         first.bias.copy_(START * torch.randn(HIDDEN).sign())
-    last = nn.Linear(HIDDEN, 1)  # before the activation, so that every arm starts from the same weights
+    last = nn.Linear(HIDDEN, 1)  # created before the activation, so that every arm has the same initial weights
     hidden = nn.Hardtanh() if noise is None else na.NoisyHardTanh(noise, num_parameters=HIDDEN)
     return nn.Sequential(first, hidden, last)
 
 
 def train(noise: na.Scheme | None, seed: int, updates: int, tick) -> list[tuple[int, float, float]]:
-    """One run: (update, test error, share of saturated hidden units) along the way."""
+    """Train once and return (update, test error, fraction of saturated hidden activations) at each evaluation."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     x, y = sample(1024, generator)
@@ -85,7 +85,7 @@ def train(noise: na.Scheme | None, seed: int, updates: int, tick) -> list[tuple[
 
 
 def draw(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) -> None:
-    """Both curves of every arm: the mean over seeds, and between the worst and the best seed a band."""
+    """Plot both curves of every arm: the mean over seeds, and a band from the worst to the best seed."""
     figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     titles = ("test error", "share of saturated hidden activations")
     for arm, runs in curves.items():
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=2000)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the network is tiny: more threads only wait for each other
+    torch.set_num_threads(1)  # the network is too small to benefit from more threads
     console = Console()
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                TimeRemainingColumn())  # fmt: skip

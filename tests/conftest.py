@@ -7,14 +7,14 @@ import torch
 from noisyact_lab.data import locate
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # every core has a worker: more threads would only wait for each other
+    torch.set_num_threads(1)  # pytest-xdist already has a worker for every core
 
-# A suite that is started in the background has Ctrl-C switched off, for its children too, and some tests send one.
+# A process started in the background ignores SIGINT, and so do its children. Some tests send one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
-    """The mark `gpu` is all that such a test needs."""
+    """Skip tests marked `gpu` on machines without one."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -28,7 +28,7 @@ def _seeded():
 
 @pytest.fixture
 def poisoned_memory(monkeypatch):
-    """Every torch.empty comes full of NaN, so that an output a kernel forgets to write shows."""
+    """Fill every torch.empty with NaN, to reveal an output that a kernel does not write."""
     for name in ("empty", "empty_like"):
         original = getattr(torch, name)
 
@@ -41,7 +41,7 @@ def poisoned_memory(monkeypatch):
 
 @pytest.fixture
 def own_data(tmp_path, monkeypatch):
-    """A folder that is looked in for data sets, and nowhere else."""
+    """A temporary folder that is the only place searched for data sets."""
     monkeypatch.setenv("NOISYACT_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "data"
@@ -56,11 +56,11 @@ def _found(name):
 
 @pytest.fixture
 def real_mnist():
-    """Where MNIST's own files are; a test that asks is skipped where they are not."""
+    """The folder of the real MNIST. Tests that use it are skipped if it is missing."""
     return _found("mnist")
 
 
 @pytest.fixture
 def real_treebank():
-    """Where the Treebank's own files are; a test that asks is skipped where they are not."""
+    """The folder of the real Penn Treebank. Tests that use it are skipped if it is missing."""
     return _found("ptb")

@@ -1,4 +1,4 @@
-"""Activation checkpointing: the recomputation sees the noise that the loss has seen, whatever torch restores."""
+"""Activation checkpointing: the recomputation has the noise of the forward pass, whatever state torch restores."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 class Naive(nn.Module):
-    """Noise as one would write it first: drawn inside, and drawn anew when the region runs again."""
+    """The naive implementation: noise is drawn inside the region, and again when it is recomputed."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(x) * (1 + torch.randn_like(x))

@@ -1,4 +1,4 @@
-"""Additive attention: the formula, and on a GPU kernels that do not make the tensor it is written with."""
+"""Additive attention: the formula, and GPU kernels that do not store its large intermediate tensor."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_the_noise_of_a_recorded_step_is_new_at_each_replay():
 
 
 def test_a_kernel_is_given_only_what_it_can_take(monkeypatch):
-    """It does not broadcast and does not look; what does not fit is for torch to broadcast or to name."""
+    """The kernel neither broadcasts nor checks shapes. torch operations broadcast or raise for other arguments."""
     monkeypatch.setattr(triton, "serves", lambda keys: True)
     function, (keys, queries, weight, _) = parts((2, 3, 5, 64), lambda: na.NoisyHardTanh("nah"), "cpu")
     assert drawn_noise(keys, queries[0], function, weight) is not None

@@ -1,4 +1,4 @@
-"""Gradients of weights that are used at every step: autograd's, in one product."""
+"""Deferred gradients: weights used at every step get autograd's gradient, from one product."""
 
 import contextlib
 
@@ -91,7 +91,7 @@ def test_rows_of_one_tensor_have_one_product_forward_and_one_for_the_gradient(ro
 
 
 def test_what_is_a_row_and_what_is_not():
-    """Slices, other strides, other shapes and rows that were changed are multiplied by themselves, or again."""
+    """Slices, other strides, other shapes and modified rows are multiplied separately or again."""
     layer, whole = nn.Linear(4, 4), torch.randn(6, 2, 4)
     with deferred_gradients():
         views = (
@@ -110,7 +110,7 @@ def test_what_is_a_row_and_what_is_not():
 
 
 def looked(queries, places, deferred):
-    """A loop that looks at places of its own making, and the gradients of both."""
+    """A loop of attention over computed annotations, and the gradients of queries and places."""
     annotations, out = places.tanh(), []
     with deferred_gradients() if deferred else contextlib.nullcontext():
         h = queries[0]
@@ -165,7 +165,7 @@ def test_inputs_of_any_number_of_dimensions():
 
 
 def test_a_pass_takes_what_it_has_left_and_nothing_else():
-    """Passes that keep the graph, one of which does not ask for the weight."""
+    """Several backward passes through one graph, one of which does not need the weight's gradient."""
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
     loss = looped(layer, x)
     first = torch.autograd.grad(loss, layer.weight, retain_graph=True)
@@ -189,7 +189,7 @@ def test_what_is_frozen_has_no_gradient():
 
 
 def test_a_weight_smaller_than_its_input_is_left_to_autograd():
-    """Its products are cheap; deferring would copy all inputs."""
+    """The weight's products are cheap, and deferring them would copy all inputs."""
     layer = nn.Linear(4, 4)
     with Products(layer.weight.shape) as products:
         looped(layer, torch.randn(5, 4)).backward()

@@ -1,4 +1,4 @@
-"""Gradients: against finite differences, against the paper's formula, to whom they go and to whom they do not."""
+"""Gradients: against finite differences and the paper's formula, and which arguments get one."""
 
 import pytest
 import torch
@@ -124,7 +124,7 @@ def test_gradient_of_p_is_summed_over_what_shares_it(p_shape, dtype):
 @pytest.mark.parametrize("wants_p", [False, True])
 @pytest.mark.parametrize("seeded", [False, True])
 def test_who_gets_gradients(wants_x, wants_p, seeded):
-    """x and p, if they ask; never xi, c or the seed."""
+    """x and p get gradients if they require them; xi, c and the seed never do."""
     x = (torch.randn(8) * 3).requires_grad_(wants_x)
     p = torch.ones(1).requires_grad_(wants_p)
     xi = torch.randn(8)

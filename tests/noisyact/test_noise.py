@@ -22,9 +22,9 @@ def by_kernel(seed: int, elements: int) -> torch.Tensor:
 
 
 def test_words_are_philox():
-    """Philox4x32-10 of the zero counter and key is published; with 7 rounds numpy's generator is no witness, so count.
+    """Compare with Philox written in Python integers.
 
-    The ten-round value is reproduced by running three more rounds of the same step, by hand, in Python integers.
+    That code gives the published vector for 10 rounds, and the library uses 7, for which none is published.
     """
     mask = 0xFFFFFFFF
 
@@ -53,7 +53,7 @@ def test_kernel_and_torch_draw_the_same(elements, seed):
 
 
 def test_a_prefix_is_the_same_noise():
-    """Element i depends on the seed and on i alone."""
+    """Element i depends only on the seed and on i."""
     long = standard_normal(torch.tensor(3), (1000,))
     assert torch.equal(standard_normal(torch.tensor(3), (77,)), long[:77])
     assert torch.equal(standard_normal(torch.tensor(3), (10, 100)).flatten(), long)

@@ -18,7 +18,7 @@ NAMES = {
 
 
 def test_names_are_pinned():
-    """A name added here is a promise; a name gone is a break."""
+    """A new name is a promise, and a removed name breaks user code."""
     assert set(na.__all__) == NAMES
 
 
@@ -36,9 +36,9 @@ def test_modules_and_functions_share_a_name_without_clashing():
 
 
 def test_import_is_light():
-    """torch alone: nothing else of size comes in, and little time on top.
+    """The import loads torch and nothing else of size, and adds little time.
 
-    Its compiler loads Triton wherever it is installed. Our kernels wait for a tensor on a GPU.
+    torch's compiler loads Triton if it is installed. Our kernels load it for the first tensor on a GPU.
     """
     code = (
         "import torch, sys, time; start = time.perf_counter(); import noisyact;"

@@ -1,4 +1,4 @@
-"""The noise scale: exact in every dtype, and the gradient is that of the scale which forward saw."""
+"""The noise scale: exact in every dtype, and backward uses the scale of the forward pass."""
 
 import io
 
@@ -77,7 +77,7 @@ def test_a_float64_module_is_its_function(scheme):
 
 
 def test_checkpoints_and_pickles_of_earlier_versions_load():
-    """Every scale was a float32, and nothing remembered what it had been set to."""
+    """In earlier versions every scale was a float32, and its exact value was not stored."""
     layer = na.NoisyHardTanh().double()
     layer.load_state_dict(layer.state_dict() | {"scale": torch.tensor(0.3)})
     assert (layer.scale.dtype, layer.scale.item()) == (torch.float64, torch.tensor(0.3).item())

@@ -1,4 +1,4 @@
-"""NoiseScheduler: every noisy part follows the schedule, and a run resumed anywhere goes on as if never stopped."""
+"""NoiseScheduler: every noisy module follows the schedule, and a resumed run equals an uninterrupted one."""
 
 import math
 

@@ -36,7 +36,7 @@ def test_a_block_serves_so_many_calls_and_every_seed_once(draws, deferred):
 
 
 def test_all_seeds_of_a_loop_come_from_blocks(draws):
-    """Those too that are drawn where a mode of torch has taken a call over."""
+    """Including seeds that are drawn while a TorchFunctionMode handles a call."""
     cell, tanh, gate = na.NoisyGRUCell(4, 4), na.NoisyHardTanh("nah"), na.NoisyHardSigmoid("nah")
     keys, weight, h = torch.randn(2, 5, 4), torch.randn(1, 4), torch.zeros(2, 4)
     with deferred_gradients(), seeds_in_blocks():
@@ -85,7 +85,7 @@ def test_a_generator_of_the_callers_is_asked_itself():
 
 @pytest.mark.parametrize("preserve", [True, False])
 def test_a_checkpointed_region_draws_as_ever(preserve):
-    """Its second pass could not know where in a block the first one was."""
+    """It uses no blocks, because the recomputation could not find its position in a block."""
     function, x = na.NoisyHardTanh("nah:c=2.0"), (3 * torch.randn(64)).requires_grad_()
     found = []
     for on in (True, False):

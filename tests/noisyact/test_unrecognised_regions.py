@@ -1,4 +1,4 @@
-"""Checkpointed regions that noisyact does not recognise: right where torch restores its generator, else an error."""
+"""Checkpointed regions that noisyact does not recognise: correct if torch restores its generator, else an error."""
 
 from __future__ import annotations
 

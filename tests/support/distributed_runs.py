@@ -52,7 +52,7 @@ class Small(NamedTuple):
     experiment: Experiment
     changes: dict
     recorded: tuple[str, ...] = ("loss",)
-    """Numbers that follow from the weights without a jump: those of two processes are those of one up to rounding."""
+    """Metrics that are continuous in the weights, so that two processes match one up to rounding."""
 
 
 SMALL_UNIQUE = Small(
@@ -66,7 +66,7 @@ WORDS = Small(
 
 
 class EvaluatedWithinAnEpoch(Words):
-    """A checkpoint must then have the state that is carried on."""
+    """Evaluates within an epoch, so that checkpoints must contain the recurrent state."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -80,14 +80,14 @@ WORDS_WITH_DROPOUT = WORDS._replace(experiment=PTB_WORD_MEDIUM)
 CHARACTERS = Small(PTB_CHAR, {**tiny.PTB_CHAR, "epochs": 1, "evaluate_every": 4}, ("train_bpc", "valid_bpc"))
 SMALL_TRANSLATE = Small(TRANSLATE, tiny.TRANSLATE, ("train_nll", "valid_nll"))
 SMALL_CAPTION = Small(
-    # Adam makes of a gradient that is but rounding a step of the whole rate; so that is low.
+    # Adam turns a gradient of rounding errors into a full step, so the learning rate is low.
     CAPTION, {**tiny.CAPTION, "dropout": 0.0, "learning_rate": 1e-4}, ("train_nll", "valid_nll")
 )  # fmt: skip
 SMALL_EXECUTE = Small(EXECUTE, {**tiny.EXECUTE, "updates": 30, "evaluate_every": 10})
 
 
 def together(work: Callable[[ProcessGroup], None], kill_when: Callable[[], bool] | None = None) -> None:
-    """Do the work on two ranks; or kill both when something has happened."""
+    """Do the work on two ranks, and kill both when `kill_when` returns true."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -116,7 +116,7 @@ def together(work: Callable[[ProcessGroup], None], kill_when: Callable[[], bool]
 
 
 def train(small: Small, arm: str, out: Path, group: ProcessGroup) -> None:
-    """A run; the second rank has another folder, which must stay as it is: the first alone keeps the record."""
+    """Do a run. The second rank gets another folder, in which it must write nothing."""
     place = out if group.is_first else out.with_name("untouched")
     record = run(Job(small.experiment.name, arm, "smoke", 3, place, device="cpu", changes=small.changes), group=group)
     assert record["devices"] == RANKS
@@ -130,7 +130,7 @@ def weights(experiment: Experiment, arm: str, out: Path) -> dict[str, Tensor]:
 
 
 def equals_one_process(folder: Path, runs: list[tuple[Small, str]]) -> None:
-    """Without noise the averaged gradients are those of the whole batch, and what is carried is put together."""
+    """Without noise, the averaged gradients are those of the full batch, and the state is gathered."""
 
     def work(group: ProcessGroup) -> None:
         for small, arm in runs:
@@ -162,7 +162,7 @@ def equals_one_process(folder: Path, runs: list[tuple[Small, str]]) -> None:
 
 
 def draws_differ(folder: Path) -> None:
-    """Noise and dropout are each rank's own, also where a checkpoint has brought all generators to those of one."""
+    """Ranks have different noise and dropout, even after a checkpoint has set all generators to one state."""
 
     def work(group: ProcessGroup) -> None:
         torch.manual_seed(5)
@@ -181,11 +181,11 @@ def draws_differ(folder: Path) -> None:
     assert first[2] == second[2] == 0.5
     torch.manual_seed(5)
     na.NoisyHardTanh("nan")(torch.full((1000,), 3.0))
-    assert torch.equal(torch.rand(1000), first[1])  # the first rank's are those of a run alone
+    assert torch.equal(torch.rand(1000), first[1])  # the first rank draws as a single process does
 
 
 def noise_of_the_tasks_differs(runs: list[tuple[Small, str, bool]]) -> None:
-    """Given the same share of a batch the ranks have the same loss, but for noise and dropout."""
+    """Given the same share of a batch, the losses of the ranks differ only by noise and dropout."""
 
     def work(group: ProcessGroup) -> None:
         group.share = lambda batch, dim=0: batch.narrow(dim, 0, batch.shape[dim] // RANKS)
@@ -194,7 +194,7 @@ def noise_of_the_tasks_differs(runs: list[tuple[Small, str, bool]]) -> None:
             task: Any = experiment.start(experiment.effective(arm, "smoke", changes), 3, torch.device("cpu"))
             with torch.no_grad():
                 for parameter in task.model.parameters():
-                    parameter *= 30  # until units saturate: there is no noise before
+                    parameter *= 30  # units without saturation have no noise
             task.spread(group)
             group.reseed(3, 0)
             task.update(0)

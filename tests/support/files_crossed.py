@@ -33,7 +33,7 @@ def crossed(folder: Path) -> list[str]:
 
     def called(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        # The body of a module or a class, and a comprehension in one, run at the import: these are no calls.
+        # Bodies of modules and classes, and comprehensions in them, run at import and are not calls.
         if event == "call" and package in code.co_filename and code.co_flags & CO_NEWLOCALS:
             path = code.co_filename.rpartition(package)[2]
             if code.co_name not in COMPREHENSIONS and Path(path).parts[0] in ROOMS:

@@ -1,8 +1,8 @@
 """Random calls with one thing wrong: each must raise ValueError, RuntimeError or TypeError, and none may crash.
 
 Sizes, dtypes and devices of weights, biases, states, p, xi and seeds, and the batch sizes of PackedSequences. Every
-call is made once as it should be, so that what is wrong is all that can raise.
-``python tests/fuzz_invalid.py --seconds 60`` prints its seed; ``--seed 7 --case 123`` runs one case again.
+call is first made with valid arguments, so that only the invalid one can raise.
+``python tests/support/fuzz_invalid.py --seconds 60`` prints its seed; ``--seed 7 --case 123`` runs one case again.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def with_parameters(module: nn.Module, given: Arguments) -> nn.Module:
 
 
 def cell_module(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
-    """A cell likewise."""
+    """A cell with a wrong input, state, weight, p or xi."""
     kind = rng.choice(list(LAYERS))
     batch, hidden, inputs = rng.randint(1, 5), rng.randint(2, 20), rng.randint(1, 9)
     module = LAYERS[kind][1](inputs, hidden, backend=rng.choice(["auto", "cpu", "reference"]), **LAYERS[kind][2])

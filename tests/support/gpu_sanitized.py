@@ -133,7 +133,7 @@ def layers() -> Iterator[tuple[str, Run]]:
 
 @contextlib.contextmanager
 def planned_for(room: int) -> Iterator[None]:
-    """While it lasts, layers are planned for so many processors; 0 for a launch a step."""
+    """A region in which layers are planned for this many processors; 0 means one launch for each step."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("forward_plan", "backward_plan"):
             chosen = getattr(gpu, name)

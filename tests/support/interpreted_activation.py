@@ -118,7 +118,7 @@ def test_layouts_and_emptiness():
 
 @pytest.mark.parametrize("size", [5, 5000])
 def test_forward_leaves_the_scale_it_used(size):
-    """Backward reads it there: a schedule may have changed the tensor by then."""
+    """Backward reads this copy, because a schedule may have changed the tensor by then."""
     _, x, p, scale = case((size,), na.NAH(), False)
     used = torch.zeros(())
     expected = triton.forward(x, p, scale, SEED, na.NAH(), na.HARD_TANH)

@@ -28,7 +28,7 @@ def case(batch, width, places, size, scheme):
 
 
 def plain(g, keys, query, v, p, scale, seed, function):
-    """Scores and gradients by the reference of the activation, the tensor made whole."""
+    """Scores and gradients with the reference activation, which stores the complete tensor."""
     x = keys[:, None] + query[:, :, None]
     gy = g[..., None] * v
     if function.scheme is None:

@@ -36,7 +36,7 @@ def test_kernels_equal_the_reference(sizes):
 
 
 def test_heads_that_erase_all():
-    """Nothing is left of a row; the gradient needs the product of the other heads alone, which no division gives."""
+    """A row becomes zero. The gradient needs the product over the other heads, which no division can give."""
     told, memory, before = case(2, 2, 4, 3)
     told[:, :6] = 20.0  # erase
     scalars = told[:, -24:].unflatten(1, (4, 6))

@@ -60,7 +60,7 @@ def left(out: Path) -> dict[str, bytes]:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     drawn = random.Random(5)
-    # In this process, not in a fork: what torch imports when it is first used is there in all forks then.
+    # This run is not in a fork, so that all forks share what torch imports at first use.
     run(Job("unique", "nan-annealed", "smoke", 3, folder / "whole", device="cpu", changes=CHANGES))
     start = time.monotonic()
     assert in_fork(folder / "again")
@@ -82,7 +82,7 @@ def main(folder: Path) -> None:
             if done:
                 break
             kills += 1
-            if kills % 4 == 0:  # some progress for sure, else short lives could go on for long
+            if kills % 4 == 0:  # ensures progress, or a run killed early could take forever
                 in_fork(out, die_at=150)
         assert left(out) == expected, out
     print(f"{kills} kills, all ended alike")

@@ -34,7 +34,7 @@ def backwards_corpus(own_data):
 
 
 def packed_corpus():
-    """The same corpus packed, without sacremoses: its words are as Moses has them."""
+    """The corpus packed without sacremoses, which would not change its words."""
     vocabularies = [Vocabulary([EOS, UNKNOWN, *words]) for words in (WORDS, WORDS.values())]
     parts = []
     for part, count in COUNTS.items():

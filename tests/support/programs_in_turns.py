@@ -1,4 +1,4 @@
-"""Programs of one launch that wait for each other in Triton's interpreter, which by itself runs one after the other."""
+"""Concurrent programs of one launch in Triton's interpreter, which normally runs them one after the other."""
 
 import inspect
 import threading
@@ -8,7 +8,7 @@ from triton.runtime import interpreter
 
 
 class _Turns:
-    """One program runs at a time, until it has looked at a counter; then the next one goes on."""
+    """Runs one program at a time. After a program reads a counter, the next one continues."""
 
     def __init__(self, count):
         self._may_run = [threading.Semaphore(0) for _ in range(count)]

@@ -1,6 +1,6 @@
 """A Ray cluster of two nodes with a core each, on this machine: python tests/support/ray_nodes.py
 
-Says its address. Reads commands: `kill` takes the second node away without a word, the end of input ends the cluster.
+Prints its address. Reads commands: `kill` removes the second node without notice, and end of input stops the cluster.
 """
 
 import os
@@ -11,7 +11,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from ray.cluster_utils import Cluster
 
 SMALL = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-# A node that is silent for some seconds is lost, not only after half a minute.
+# A silent node counts as lost after some seconds instead of half a minute.
 SOON = {"health_check_period_ms": 500, "health_check_timeout_ms": 3000}
 
 

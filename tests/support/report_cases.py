@@ -1,4 +1,4 @@
-"""Runs for the page: real ones, finished, diverged and stopped, and hostile things among them."""
+"""Runs for the report: finished, diverged and unfinished ones, and malicious files."""
 
 import json
 import shutil

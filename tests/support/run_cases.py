@@ -1,4 +1,4 @@
-"""What a run leaves, for comparisons: of a run that is stopped with one that is not, of one place with another."""
+"""The files of a run, to compare interrupted and uninterrupted runs, or runs in different places."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from noisyact_lab.engine.run import run
 
 
 def kept(folder: Path) -> dict[str, bytes]:
-    """All that must be the same: not times, not what the code was, not what loggers have."""
+    """The files that must be identical: without times, code versions and the loggers' files."""
     paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {
         name: path.read_bytes()

@@ -1,4 +1,4 @@
-"""Agreement with the paper in words: each arm's number against the paper's, and the order of every two arms."""
+"""Comparison with the paper in words: each arm's number, and the order of each pair of arms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Verdict = Literal["as in the paper", "contrary to the paper", "not decided"]
 
 
 def against_paper(ours: Estimate, paper: float | None) -> str:
-    """Where the paper's number lies against our 95% interval.
+    """Say where the paper's number lies relative to our 95% confidence interval.
 
     >>> against_paper(Estimate((1.0, 2.0, 3.0)), 2.2)
     "the paper's value is inside our interval"
@@ -27,7 +27,7 @@ def against_paper(ours: Estimate, paper: float | None) -> str:
     if paper is None:
         return "the paper gives no number"
     if ours.mean is None:
-        return "no number of ours"
+        return "we have no number"
     side = "lower" if ours.mean < paper else "higher" if ours.mean > paper else "the same"
     if ours.interval is None:
         return f"ours is {side}; one run, so no interval"
@@ -39,7 +39,7 @@ def against_paper(ours: Estimate, paper: float | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two arms the paper has different numbers for, `lower` being the one with its lower number."""
+    """Two arms with different numbers in the paper. `lower` is the arm with the lower number in the paper."""
 
     lower: Row
     higher: Row
@@ -48,9 +48,9 @@ class Pair:
 
 
 def pairs(table: Table) -> list[Pair]:
-    """Every two arms that the paper orders, and whether our intervals are apart in the same order.
+    """Compare every pair of arms that the paper orders: do our intervals have the same order without overlap?
 
-    A pair without two numbers of ours, or with one run where an interval is needed, is not decided.
+    A pair is not decided if our intervals overlap, or if one of the arms has no finished run or only one.
     """
     known = [row for row in table.rows if row.paper is not None]
     known.sort(key=lambda row: row.paper or 0.0)
@@ -59,7 +59,7 @@ def pairs(table: Table) -> list[Pair]:
 
 
 def summary(found: Sequence[Pair]) -> str:
-    """The pairs counted, in a sentence; nothing where the paper orders none.
+    """Count the pairs by verdict in a sentence. Returns an empty string if there are no pairs.
 
     >>> summary([])
     ''
@@ -79,11 +79,11 @@ def _headline(row: Row, table: Table) -> Estimate:
 
 def _verdict(lower: Estimate, higher: Estimate) -> tuple[Verdict, str]:
     if lower.mean is None or higher.mean is None:
-        return "not decided", "no finished run of both"
+        return "not decided", "an arm has no finished run"
     if lower.interval is None or higher.interval is None:
-        return "not decided", "one run has no interval"
+        return "not decided", "an arm has only one run, so no interval"
     if lower.interval[1] < higher.interval[0]:
-        return "as in the paper", "the intervals are apart, in the paper's order"
+        return "as in the paper", "the intervals do not overlap, in the paper's order"
     if higher.interval[1] < lower.interval[0]:
-        return "contrary to the paper", "the intervals are apart, in the other order"
+        return "contrary to the paper", "the intervals do not overlap, in the other order"
     return "not decided", "the intervals overlap"

@@ -1,4 +1,4 @@
-"""How many runs an hour a device does, by the times that finished runs have recorded."""
+"""Throughput of a device in runs per hour, computed from the times that finished runs recorded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 __all__ = ["Throughput", "busy", "throughput_of"]
 
 Span = tuple[float, float]
-"""From when to when, in seconds."""
+"""Start and end of a period, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Throughput:
-    """What a kind of device did.
+    """The finished runs of one kind of device and the time they took.
 
     >>> print(Throughput("NVIDIA H200", runs=45, seconds=900.0, seconds_of_runs=6300.0))
     180 runs an hour on NVIDIA H200 (45 runs, 7 at once)
@@ -26,18 +26,18 @@ class Throughput:
     device: str
     runs: int
     seconds: float
-    """Seconds in which at least one run was at work."""
+    """The seconds during which at least one run was active."""
     seconds_of_runs: float
-    """Seconds of all runs, added up."""
+    """The sum of the active seconds of all runs."""
 
     @property
     def runs_an_hour(self) -> float:
-        """Finished runs in an hour of work."""
+        """The number of runs that finish in an hour."""
         return 3600 * self.runs / self.seconds
 
     @property
     def at_once(self) -> float:
-        """How many were at work at the same time, on average."""
+        """The average number of concurrent runs."""
         return self.seconds_of_runs / self.seconds
 
     def __str__(self) -> str:
@@ -45,14 +45,14 @@ class Throughput:
         return f"{rate} runs an hour on {self.device} ({self.runs} runs, {self.at_once:.2g} at once)"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the throughput as a dictionary for JSON output."""
         return {
             "device": self.device, "runs": self.runs, "runs_an_hour": self.runs_an_hour, "at_once": self.at_once
         }  # fmt: skip
 
 
 def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
-    """The throughput of each kind of device that finished runs were done on; runs without times do not count."""
+    """Return the throughput of each kind of device, over the finished runs in these folders that recorded times."""
     spans: dict[str, list[Span]] = {}
     runs: dict[str, int] = {}
     for folder in folders:
@@ -65,7 +65,7 @@ def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
                 continue
             device, at_work = str(name) if count == 1 else f"{count} x {name}", _spans(timing)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # the table has a note on what cannot be read
+            continue  # the results table has a note on files that cannot be read
         spans.setdefault(device, []).extend(at_work)
         runs[device] = runs.get(device, 0) + 1
     return tuple(
@@ -76,7 +76,7 @@ def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
 
 
 def busy(spans: Sequence[Span]) -> float:
-    """How long at least one of the spans lasts.
+    """Return the length of the union of the spans.
 
     >>> busy([(0.0, 2.0), (1.0, 3.0), (10.0, 11.0)])
     4.0
@@ -89,7 +89,7 @@ def busy(spans: Sequence[Span]) -> float:
 
 
 def _spans(timing: Sequence[dict[str, float]]) -> list[Span]:
-    """When a run was at work: before each line, for the seconds since the line before; not while it was stopped.
+    """Return the periods in which a run was active: each ends at a line's time `at` and excludes interruptions.
 
     >>> _spans([{"seconds": 5.0, "at": 105.0}, {"seconds": 7.0, "at": 300.0}])
     [(100.0, 105.0), (298.0, 300.0)]

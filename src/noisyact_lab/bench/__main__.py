@@ -24,23 +24,23 @@ from noisyact_lab.engine.folder.records import commit
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, and say by the exit code whether every case was right."""
+    """Run a benchmark and print its table. The exit code is 1 if a case was refused, such as for wrong results."""
     parser = argparse.ArgumentParser(prog="python -m noisyact_lab.bench", description=__doc__)
     parser.add_argument("what", choices=["activations", "recurrent", "attention", "search", "updates"])
     parser.add_argument(
-        "--elements", type=_positive, help="of x, for activations (default 4194304, on a GPU 268435456)"
+        "--elements", type=_positive, help="size of the input, for activations (default 4194304, on a GPU 268435456)"
     )
     parser.add_argument(
         "--repeats",
         type=_positive,
-        help="turns that the median is taken of (default 41, search 3, the others 9)",
+        help="number of measurements for the median (default: activations 41, search 3, others 9)",
     )
     parser.add_argument(
-        "--block", type=_positive, help="calls in a row before the other's turn (default 1, recurrent 5)"
+        "--block", type=_positive, help="consecutive calls in each turn (default 1, recurrent on a CPU 5)"
     )
-    parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="on a CPU")
+    parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="number of CPU threads")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="such as cpu or cuda")
-    parser.add_argument("--json", type=Path, help="also write everything to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
     if options.elements is None:
         options.elements = 2**22 if options.device == "cpu" else 2**28
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
-    """The benchmark's module, and its rows as they are measured."""
+    """Return the benchmark's module and an iterator that measures one row at a time."""
     if options.what == "activations":
         rows = activations.measure(options.elements, options.repeats or 41, options.device, options.block or 1)
         return activations, rows

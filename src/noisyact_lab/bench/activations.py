@@ -1,4 +1,4 @@
-"""The noisy activations against F.hardtanh, forward and forward + backward."""
+"""Benchmark of the noisy activations against F.hardtanh: forward, and forward + backward."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FEATURES = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One case. Times are medians in milliseconds; a ratio is ours over F.hardtanh of the same dtype."""
+    """One case. Times are medians in milliseconds. A ratio is our time over that of F.hardtanh in the same dtype."""
 
     case: str
     forward_ms: float
@@ -43,17 +43,17 @@ class Row:
     hardtanh_both_ms: float
     both_ratio: float
     formula_both_ms: float
-    """Forward + backward of the formula written in torch operations, noise drawn by torch.randn_like."""
+    """Time of forward + backward for the formula in torch operations, with noise from torch.randn_like."""
     compiled_both_ms: float | None
-    """The same formula through torch.compile; on a GPU, for the first case alone."""
+    """Time of forward + backward for the formula under torch.compile: first case on a GPU only, else None."""
 
 
 class WrongResult(Exception):
-    """A case whose numbers are wrong has no speed."""
+    """The results of a case are wrong, so it is not measured."""
 
 
 def cases(device: str) -> list[tuple[str, HardPair, Scheme, torch.dtype, bool]]:
-    """What is measured: every case in float32, and in bfloat16 the first, or on a GPU every one."""
+    """Return the cases: all in float32, and in bfloat16 all on a GPU but only the first on a CPU."""
     found = []
     for case, pair, scheme, per_feature in CASES:
         found.append((case, pair, scheme, torch.float32, per_feature))
@@ -63,10 +63,10 @@ def cases(device: str) -> list[tuple[str, HardPair, Scheme, torch.dtype, bool]]:
 
 
 def measure(elements: int, repeats: int, device: str, block: int = 1) -> Iterator[Row | WrongResult]:
-    """Measure every case on x ~ N(0, 1): a third of the tanh's elements and a twentieth of the sigmoid's saturate.
+    """Measure every case on x ~ N(0, 1), which saturates a third of the hard tanhs and 5% of the hard sigmoids.
 
-    The two functions take turns of ``block`` calls. One call: other work comes between two calls, as in a network.
-    Several: everything is still in the cache from the call before, which helps the function that computes less.
+    The two functions alternate in turns of ``block`` calls. With one call, other work evicts the cache between calls,
+    as in a network. With several, the data is still in the cache, which favours the function that computes less.
     """
     for case, pair, scheme, dtype, per_feature in cases(device):
         x = torch.randn(elements // FEATURES, FEATURES, device=device).to(dtype)
@@ -80,7 +80,7 @@ def measure(elements: int, repeats: int, device: str, block: int = 1) -> Iterato
 
 
 def _check(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme) -> None:
-    """Ours against the reference equations in float64, same noise: output and both gradients."""
+    """Compare output and both gradients with the reference equations in float64, for the same noise."""
     seed = draw_seed(x.device)
     g = torch.randn_like(x, dtype=torch.float32).to(x.dtype)
     ours = _gradients(lambda x, p: noisy(x, pair, scheme, p, seed=seed), x, p, g)
@@ -93,7 +93,7 @@ def _check(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme) -> N
     torch.testing.assert_close(y.double(), right_y, rtol=tolerance, atol=tolerance)
     off = int((~torch.isclose(gx.double(), right_gx, rtol=tolerance, atol=tolerance)).sum())
     if 0 < off <= 2:
-        return  # the derivative has steps: of a quarter of a million elements one may lie where rounding decides
+        return  # the derivative has jumps, and rounding can move one of 263,168 elements across one
     torch.testing.assert_close(gx.double(), right_gx, rtol=tolerance, atol=tolerance)
     scale = right_gp.abs().max().clamp(min=1.0).item()
     torch.testing.assert_close(gp.double(), right_gp, rtol=tolerance, atol=tolerance * scale)
@@ -134,7 +134,7 @@ def _time(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme, repea
         wide = x.float()
         return equations.phi(wide, pair, scheme, scheme.scale, p, torch.randn_like(wide)).to(x.dtype)
 
-    # First the one that takes much memory: the allocator then has it ready, and no later case pays for getting it.
+    # The formula needs the most memory. It runs first, so that the allocator already holds that memory for the others.
     device = x.device.type
     (both_formula,) = median_times([both(formula)], max(3, repeats // 10), device=device)
     forward_ours, forward_theirs = median_times([forward(ours), forward(hardtanh)], repeats, block, device)
@@ -156,7 +156,7 @@ def _time(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme, repea
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as a text table."""
     header = ("case", "forward", "hardtanh", "ratio", "fwd+bwd", "hardtanh", "ratio", "formula in torch", "compiled")
     cells = [
         (

@@ -1,7 +1,7 @@
-"""A training step of the attention models with noise against the same models with soft functions, in the same run.
+"""Benchmark of a training step of the attention models: noisy units against soft ones, in the same process.
 
-A step is all that an update does: forward, backward, clipping, the optimiser; on a GPU it is replayed as a CUDA graph,
-as in the experiments, with products in TF32.
+A step is a complete update: forward, backward, gradient clipping and optimiser. On a GPU it is replayed as a CUDA graph
+with TF32 products, as in the experiments.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["CASES", "Case", "Made", "Row", "measure", "table"]
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A model to be measured.
+    """A model to measure.
 
     Args:
-        model: without noise.
-        loss: of the model, or of a noisy copy, for a batch that stays the same.
-        words: of that batch, padding not counted.
-        optimizer: made for the parameters; able to step inside a CUDA graph where they are on a GPU.
-        max_gradient_norm: None where gradients are not clipped.
+        model: the model without noise.
+        loss: computes the loss of the model or of its noisy copy on a fixed batch.
+        words: the number of words in that batch, without padding.
+        optimizer: creates the optimiser for parameters. On a GPU it must be able to step inside a CUDA graph.
+        max_gradient_norm: the norm to which gradients are clipped, or None for no clipping.
     """
 
     model: nn.Module
@@ -53,7 +53,7 @@ class Made:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One of the models: its name and, for a device, what is measured. On a CPU it is a small model."""
+    """The name of a model and the function that makes it for a device. On a CPU the model is small."""
 
     name: str
     make: Callable[[torch.device], Made]
@@ -61,7 +61,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model. Times are medians in milliseconds; the ratio is noisy over soft."""
+    """One model. Times are medians in milliseconds. The ratio is noisy over soft."""
 
     model: str
     words: int
@@ -73,7 +73,7 @@ class Row:
 
 
 def _translation(device: torch.device) -> Made:
-    """dl4mt's model: 32 pairs of 21 to 30 words a side, as they are batched."""
+    """The model of dl4mt with a batch of 32 pairs, whose sentences have 21 to 30 words each."""
     on_gpu = device.type == "cuda"
     words, word_size, hidden = (30_000, 500, 1024) if on_gpu else (2000, 64, 96)
     batch, steps = (32, 30) if on_gpu else (16, 10)
@@ -94,7 +94,7 @@ def _translation(device: torch.device) -> Made:
 
 
 def _caption(device: torch.device) -> Made:
-    """The model of Xu et al.: 64 images of 14 x 14 places, captions of 9 to 12 words with their ends."""
+    """The model of Xu et al. with 64 images of 14 x 14 places and captions of 9 to 12 words, including <eos>."""
     on_gpu = device.type == "cuda"
     words, places = (7694, 196) if on_gpu else (1500, 49)
     sizes = {} if on_gpu else {"embedding": 128, "hidden": 192, "attention": 64}
@@ -121,7 +121,7 @@ CASES: list[Case] = [Case("translation", _translation), Case("caption", _caption
 
 
 def measure(repeats: int, device: str) -> Iterator[Row | WrongResult]:
-    """Measure every model with half-normal noise in all nonlinearities; first its noisy parts are checked."""
+    """Check and then measure every model with half-normal noise in all nonlinearities."""
     where = torch.device(device)
     for case in CASES:
         made = case.make(where)
@@ -141,7 +141,7 @@ def measure(repeats: int, device: str) -> Iterator[Row | WrongResult]:
 
 
 def _check(model: nn.Module, device: torch.device) -> None:
-    """Every noisy layer and cell against the reference equations with the same noise: output and every gradient."""
+    """Compare output and gradients of every noisy layer and cell with the reference equations, for the same noise."""
     for name, part in model.named_modules():
         if not isinstance(part, (NoisyCell, NoisyRecurrent)):
             continue
@@ -164,7 +164,7 @@ def _check(model: nn.Module, device: torch.device) -> None:
 
 
 def _check_step(made: Made, model: nn.Module) -> None:
-    """The loss and all gradients as a step has them, against those of plain autograd with the same noise."""
+    """Compare the loss and all gradients of a step with plain autograd, for the same noise."""
     named = dict(model.named_parameters())
     results = []
     for deferred in (True, False):
@@ -173,10 +173,10 @@ def _check_step(made: Made, model: nn.Module) -> None:
             with deferred_gradients(deferred), seeds_in_blocks():
                 loss = made.loss(model)
             results.append([loss.detach(), *torch.autograd.grad(loss, list(named.values()))])
-    whole = torch.stack([gradient.norm() for gradient in results[1][1:]]).norm()
+    total_norm = torch.stack([gradient.norm() for gradient in results[1][1:]]).norm()
     for name, mine, right in zip(["the loss", *named], *results, strict=True):
-        # Some gradients are zero but for rounding, as that of a bias before a softmax is.
-        size = right.norm() if name == "the loss" else torch.maximum(right.norm(), 1e-4 * whole)
+        # Some gradients are zero up to rounding, such as the gradient of a bias before a softmax.
+        size = right.norm() if name == "the loss" else torch.maximum(right.norm(), 1e-4 * total_norm)
         off = ((mine - right).norm() / size).item()
         if not off <= 1e-3:
             raise AssertionError(f"{name} is off by {off:.2g} of its norm in a step, allowed 1e-3")
@@ -215,7 +215,7 @@ def _times(steps: list[Callable[[], object]], repeats: int, device: torch.device
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as a text table."""
     cells = [
         (
             row.model, f"{row.words:,}", f"{row.noisy_ms:.2f} ms", f"{row.soft_ms:.2f} ms", f"{row.ratio:.2f}",

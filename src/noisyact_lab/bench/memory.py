@@ -1,4 +1,4 @@
-"""Peak memory of a training step, each layer in a process of its own."""
+"""Peak memory of a training step, measured in a separate process for each layer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ torch.set_num_threads(threads)
 make = getattr(noisyact, name, None) or getattr(torch.nn, name)
 def step(layer, x):
     layer(x)[0].sum().backward()
-step(make(8, 8), torch.randn(2, 2, 8, requires_grad=True))  # libraries and thread pools are not the layer's
+step(make(8, 8), torch.randn(2, 2, 8, requires_grad=True))  # loads libraries and starts threads before the measurement
 layer, x = make(hidden, hidden, layers), torch.randn(steps, batch, hidden, requires_grad=True)
-forget_peak()  # importing takes more than a small layer does
+forget_peak()  # imports use more memory than a small layer
 before = peak()
 for _ in range(3):
     step(layer, x)
@@ -30,9 +30,9 @@ print(peak() - before)
 
 
 def peak_megabytes(name: str, steps: int, batch: int, hidden: int, layers: int, threads: int) -> float:
-    """What three training steps of a layer of noisyact or torch.nn add to the peak memory of a process, in MiB.
+    """Return the peak memory in MiB that three training steps of a layer of noisyact or torch.nn add to a process.
 
-    NaN where the system does not say (anything but Linux).
+    Returns NaN on systems other than Linux, which do not report it.
     """
     if sys.platform != "linux":
         return math.nan

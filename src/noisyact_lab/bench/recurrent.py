@@ -1,4 +1,4 @@
-"""The noisy LSTM and GRU against nn.LSTM and nn.GRU: forward, forward + backward, inference, peak memory."""
+"""CPU benchmark of NoisyLSTM and NoisyGRU against nn.LSTM and nn.GRU: time of each pass, and peak memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from noisyact_lab.bench.timing import median_times
 __all__ = ["SHAPES", "Row", "WrongResult", "forward_and_backward", "inference", "measure", "table"]
 
 SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (26, 128, 64, 1)]
-"""Steps, batch, units and layers; the input has as many features as there are units."""
+"""The shapes (steps, batch, units, layers). The input has as many features as there are units."""
 
 PEERS: list[tuple[str, Any, Any]] = [("LSTM", NoisyLSTM, nn.LSTM), ("GRU", NoisyGRU, nn.GRU)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One layer and shape. Times are medians in milliseconds, memory in MiB; a ratio is ours over torch's."""
+    """One layer and shape. Times are medians in milliseconds. A ratio is ours over torch's."""
 
     layer: str
     shape: tuple[int, int, int, int]
@@ -40,13 +40,13 @@ class Row:
 
 
 class WrongResult(Exception):
-    """A case whose numbers are wrong has no speed."""
+    """The results of a case are wrong, so it is not measured."""
 
 
 def measure(
     shapes: list[tuple[int, int, int, int]], repeats: int, threads: int, block: int = 5
 ) -> Iterator[Row | WrongResult]:
-    """Measure every layer and shape, half-normal noise on every nonlinearity, weights as torch initialises them."""
+    """Measure every layer and shape with half-normal noise in all nonlinearities and torch's initial weights."""
     for shape in shapes:
         for name, ours, theirs in PEERS:
             steps, batch, hidden, layers = shape
@@ -61,7 +61,7 @@ def measure(
 
 
 def _check(layer: NoisyRecurrent, x: Tensor) -> None:
-    """The layer's path against the reference with the same noise: output and every gradient."""
+    """Compare output and all gradients with the reference backend, for the same noise."""
     results = []
     for backend in (layer.backend, "reference"):
         layer.backend, kept = backend, layer.backend
@@ -115,7 +115,7 @@ def _time(
 
 
 def forward_and_backward(layer: nn.Module, x: Tensor, g: Tensor) -> Callable[[], object]:
-    """What is timed of training: the layer's output and, from its gradient g, all other gradients."""
+    """Return a function that runs a layer forward and backward, where g is the gradient of the output."""
 
     def run() -> None:
         layer.zero_grad()
@@ -126,7 +126,7 @@ def forward_and_backward(layer: nn.Module, x: Tensor, g: Tensor) -> Callable[[],
 
 
 def inference(layer: nn.Module, x: Tensor) -> Callable[[], object]:
-    """The output alone."""
+    """Return a function that runs a layer forward without recording gradients."""
 
     def run() -> None:
         with torch.no_grad():
@@ -136,7 +136,7 @@ def inference(layer: nn.Module, x: Tensor) -> Callable[[], object]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as a text table."""
     header = (
         "layer", "T, B, H, layers", "fwd ratio", "fwd+bwd", "torch", "ratio", "inference", "torch", "ratio", "memory"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The noisy LSTM and GRU on a GPU against nn.LSTM and nn.GRU by cuDNN: called one by one, and as CUDA graphs."""
+"""GPU benchmark of NoisyLSTM and NoisyGRU against nn.LSTM and nn.GRU (cuDNN), in eager mode and as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["CASES", "Row", "exact_products", "graph", "measure", "median_ms", "t
 _SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (35, 20, 1500, 2), (200, 64, 1024, 1)]
 CASES: list[tuple[tuple[int, int, int, int], torch.dtype]] = [
     *((shape, dtype) for shape in _SHAPES for dtype in (torch.float32, torch.bfloat16)),
-    ((200, 64, 768, 1), torch.float16),  # where cuDNN has a persistent kernel of its own
+    ((200, 64, 768, 1), torch.float16),  # cuDNN has a persistent kernel for this size
     ((200, 64, 1024, 1), torch.float16),
 ]
-"""Steps, batch, units and layers, with a dtype; the input has as many features as there are units."""
+"""Pairs of a shape (steps, batch, units, layers) and a dtype. The input has as many features as there are units."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One layer, shape and dtype. Times are medians in milliseconds, memory in MiB; a ratio is ours over torch's."""
+    """One layer, shape and dtype. Times are medians in milliseconds, memory is in MiB. A ratio is ours over torch's."""
 
     layer: str
     shape: tuple[int, int, int, int]
@@ -50,7 +50,7 @@ class Row:
 
 
 def measure(cases: list[tuple[tuple[int, int, int, int], torch.dtype]], repeats: int) -> Iterator[Row | WrongResult]:
-    """Measure every layer and case, half-normal noise on every nonlinearity, weights as torch initialises them."""
+    """Measure every layer and case with half-normal noise in all nonlinearities and torch's initial weights."""
     for shape, dtype in cases:
         for name, ours, theirs in PEERS:
             steps, batch, hidden, layers = shape
@@ -70,7 +70,7 @@ def measure(cases: list[tuple[tuple[int, int, int, int], torch.dtype]], repeats:
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Products of layers, which follow cuDNN's setting, and all others in float32, not in TF32, for a while."""
+    """Switch TF32 off for all float32 products, including the recurrent layers', which follow cuDNN's setting."""
     with tf32_products(False):
         before = torch.backends.cudnn.allow_tf32
         torch.backends.cudnn.allow_tf32 = False
@@ -81,9 +81,9 @@ def exact_products() -> Iterator[None]:
 
 
 def _check(layer: NoisyRecurrent, x: Tensor) -> None:
-    """The kernels against the reference with the same noise: output and every gradient, by their norms.
+    """Compare output and gradients with the reference backend, for the same noise, by the norm of the difference.
 
-    In 16 bits some values fall on the other side of a kink, where the slope jumps: gradients then differ by per cents.
+    Rounding to 16 bits moves some values across a kink, where the derivative jumps. Gradients then differ by percents.
     """
     results = []
     for backend in ("triton", "reference"):
@@ -135,7 +135,7 @@ def _time(
 
 
 def median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 10) -> list[float]:
-    """Milliseconds a call of each function, in turns of several calls: of turns that end when the GPU has finished."""
+    """Return the median time of a call of each function in ms. Functions alternate in turns of `calls` calls."""
     times: list[list[float]] = [[] for _ in functions]
     for turn in range(repeats + 2):
         for function, spent in zip(functions, times, strict=True):
@@ -144,13 +144,13 @@ def median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 
             for _ in range(calls):
                 function()
             torch.cuda.synchronize()
-            if turn >= 2:  # the first ones compile and warm up
+            if turn >= 2:  # the first two turns compile and warm up
                 spent.append((time.perf_counter() - start) / calls * 1e3)
     return [statistics.median(spent) for spent in times]
 
 
 def graph(function: Callable[[], object]) -> Callable[[], object]:
-    """The function captured: what it does without what Python takes to ask for it."""
+    """Record a function as a CUDA graph and return its replay, which has almost no host overhead."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -164,7 +164,7 @@ def graph(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def _peak_mib(function: Callable[[], object]) -> float:
-    """What the function adds to the memory in use, at its peak."""
+    """Return the peak GPU memory in MiB that a function uses in addition to the memory already allocated."""
     function()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -176,7 +176,7 @@ def _peak_mib(function: Callable[[], object]) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as a text table."""
     header = (
         "layer", "T, B, H, layers", "dtype", "fwd+bwd", "torch", "ratio", "as a graph", "torch", "ratio", "inference",
         "torch", "ratio", "memory",

@@ -1,9 +1,9 @@
-"""Beam search with the translation model, noisy against soft, over as many sentences as newstest2011 has.
+"""Benchmark of beam search with the translation model, noisy against soft.
 
-Weights are random, so the end of a sentence has no more chance than any other word and a search goes on for as many
-words as it may. It is the full model on a GPU, where a step is a CUDA graph and products are in TF32 as in the
-experiment; on a CPU a small one. What a search finds is checked without TF32, with which rounding alone changes the
-log p of a long translation by more than the hypotheses of a beam differ.
+The weights are random, so <eos> is as unlikely as any other word and every search runs to its maximum length. On a GPU
+it is the full model on 3,003 sentences, the size of newstest2011, with CUDA graphs and TF32 products as in the
+experiment; on a CPU it is a small model. Results are checked without TF32, whose rounding would change the log p of a
+long translation by more than the hypotheses of a beam differ.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ __all__ = ["Row", "measure", "table"]
 
 _WIDTH = 5
 _SEARCHED, _CHECKED = 100, 3
-"""Sentences of the search that is checked, and how many of its translations are."""
+"""The number of sentences in the search that is checked, and how many of its translations are compared."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Medians over the turns, in seconds; the ratio is noisy over soft."""
+    """Times are medians in seconds for a search over all sentences. The ratio is noisy over soft."""
 
     sentences: int
     beam: int
     words: int
-    """Of each translation."""
+    """The number of words in each translation."""
     noisy_s: float
     soft_s: float
     ratio: float
 
 
 def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
-    """Both models by turns, each after one search that is not counted; first what a search finds is checked."""
+    """Check the results of both models, then measure them in alternating turns after one warm-up search each."""
     where = torch.device(device)
     on_gpu = where.type == "cuda"
     words, word_size, hidden, count, longest = (30_000, 500, 1024, 3003, 40) if on_gpu else (2000, 64, 96, 40, 12)
@@ -56,7 +56,7 @@ def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
     torch.manual_seed(0)
     soft = Translation(words, words, word_size=word_size, hidden=hidden).to(where)
     with torch.no_grad():
-        soft.output.weight *= 10  # else all words are about as likely, and rounding decides
+        soft.output.weight *= 10  # otherwise all words are about equally likely, and rounding picks one
     noisy = noisify(soft, NAH(0.5, 1.15, True), gate_noise=NAH(0.15, 1.1), strict=True)
     assert isinstance(noisy, Translation)
     lengths = torch.randint(2, 52, (count,), generator=generator)
@@ -71,7 +71,7 @@ def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
     with exact_products():
         some = Sentences.flat(numbers[: int(lengths[:_SEARCHED].sum())], lengths[:_SEARCHED])
         for model in (noisy, soft):
-            # A translator keeps the steps it has recorded: this one's are without TF32.
+            # A translator keeps its recorded CUDA graphs. These were recorded without TF32, so it is not reused.
             if wrong := _wrong(model, some, translator_of(model).numbers(some), longest):
                 yield WrongResult(f"beam search: not measured, its results are wrong: {wrong}")
                 return
@@ -85,32 +85,32 @@ def measure(turns: int, device: str) -> Iterator[Row | WrongResult]:
 
 
 def _wrong(model: Translation, sentences: Sentences, found: list[tuple[int, ...]], longest: int) -> str:
-    """What is wrong with the first translations: each must be that of a search for it alone, step by step."""
+    """Compare the first translations with eager searches for single sentences, and return what is wrong or ""."""
     device = model.output.weight.device
     beam = Beam(model.eval().step, width=_WIDTH, end=model.end, longest=longest)
     for row in range(_CHECKED):
         length = int(sentences.lengths[row])
         source = sentences.padded(torch.tensor([row]), length).to(device)
         with torch.no_grad():
-            alone = beam(*model.start(source, torch.tensor([length], device=device)))[0]
-        # Products of another shape round otherwise; with random weights many hypotheses are nearly as likely.
-        likely = {hypothesis.tokens: hypothesis.log_probability for hypothesis in alone}
+            hypotheses = beam(*model.start(source, torch.tensor([length], device=device)))[0]
+        # Products of another shape round differently, and with random weights many hypotheses are about equally likely.
+        likely = {hypothesis.tokens: hypothesis.log_probability for hypothesis in hypotheses}
         if found[row] not in likely:
-            return f"sentence {row} has a translation that is not in the beam of a search for it alone"
+            return f"sentence {row} has a translation that is not in the beam of its single search"
         off = max(likely.values()) - likely[found[row]]
         if off > 1e-3:
-            return f"sentence {row} has a translation with a log p lower by {off:.2g} than that found alone"
+            return f"sentence {row} has a translation whose log p is {off:.2g} below that of its single search"
     return ""
 
 
 def _seconds(translator: Translator, sentences: Sentences) -> float:
     start = time.perf_counter()
-    translator.numbers(sentences)  # its end is numbers on the host: nothing is left to wait for
+    translator.numbers(sentences)  # returns numbers on the host, so the GPU has finished
     return time.perf_counter() - start
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
+    """Format the rows as a text table."""
     cells = [
         (
             f"{row.sentences:,}", str(row.beam), str(row.words), f"{row.noisy_s:.2f} s", f"{row.soft_s:.2f} s",

@@ -1,4 +1,4 @@
-"""Times several functions in turn, so that whatever the machine does meets all of them alike."""
+"""Timing of several functions in alternating turns, so that disturbances affect all of them equally."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["keep_freed_memory", "median_times"]
 def median_times(
     functions: Sequence[Callable[[], object]], repeats: int, block: int = 1, device: str = "cpu"
 ) -> list[float]:
-    """The median seconds of each function over ``repeats * block`` runs, after a warm-up.
+    """Return the median seconds of each function over ``repeats * block`` calls, after a warm-up.
 
-    The functions take turns of ``block`` runs; before each turn one run is not counted, since what the others left in
-    the caches is not theirs to pay for. On a CUDA device it is the device's own clock that is read, between the work
-    before the function's and the end of it: the host runs ahead and its time is in it only where the device waits.
+    The functions alternate in turns of ``block`` calls. If ``block`` > 1, one call before each turn is not counted, to
+    refill the caches. On a CUDA device, CUDA events measure the time on the device. Host overhead counts only while the
+    device waits for the host.
     """
     run = _run_on_gpu if torch.device(device).type == "cuda" else _run
     for function in functions:
@@ -55,17 +55,17 @@ def _run_on_gpu(function: Callable[[], object]) -> Callable[[], float]:
 
 
 def keep_freed_memory() -> str:
-    """Have this process's C library keep what is freed, and say so; elsewhere say that nothing was done.
+    """Make glibc keep freed memory in this process, and return a description of the allocator's setting.
 
-    glibc gives large blocks back to the system and gets others, whose pages the system fills with zeros at first touch:
-    one call in a few then takes as long again, and by luck it falls on one of two functions that are compared.
+    By default glibc returns large blocks to the system, and the pages of new blocks are zeroed at the first access.
+    This makes some calls take twice as long, and by chance they may all be calls of one of the functions compared.
     """
     if sys.platform != "linux":
-        return "the system's"
+        return "system default"
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
-        return "the system's"
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # as malloc.h has them
+        return "system default"
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # the values of the constants in malloc.h
     settings = ((trim_threshold, 2**31 - 1), (top_pad, 2**26), (mmap_threshold, 2**30))
     kept = [mallopt(name, value) for name, value in settings]
-    return "freed memory is kept (mallopt)" if all(kept) else "the system's"
+    return "freed memory is kept (mallopt)" if all(kept) else "system default"

@@ -1,4 +1,4 @@
-"""Where the time of a small run goes: the update and its host overhead, an evaluation, a checkpoint."""
+"""Benchmark of the parts of a small run: an update and its host overhead, an evaluation, a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ __all__ = ["CASES", "Row", "measure", "table"]
 CASES = [("unique", "reference"), ("unique", "nan-annealed"), ("mnist", "nah"), ("mixture", "nan")]
 """The experiments and arms that are measured, with the preset `paper`."""
 _WARM, _COUNTED = 20, 100
-"""Updates in a turn; all of them are before the first evaluation."""
+"""Warm-up and measured updates in each turn. In a run, all of them come before the first evaluation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The medians over the turns, for one arm."""
+    """The medians over the turns for one arm, in microseconds or milliseconds."""
 
     experiment: str
     arm: str
     host_us: float
-    """Host time of an update, at the end of which the device may still be at work."""
+    """Host time of an update with a CUDA graph. The device may still be busy at its end."""
     update_us: float
+    """Time of an update with a CUDA graph until the device has finished."""
     plain_host_us: float
     """Host time of an update without a CUDA graph."""
     plain_us: float
+    """Time of an update without a CUDA graph until the device has finished."""
     evaluation_ms: float
     checkpoint_ms: float
 
 
 def measure(turns: int, device: str) -> Iterator[Row | Exception]:
-    """A row for each case, or an error; updates with and without a CUDA graph take turns."""
+    """Measure a row for each case, or yield its error. Updates with and without a CUDA graph alternate."""
     for experiment, arm in CASES:
         try:
             yield _row(experiment, arm, turns, torch.device(device))
@@ -48,8 +50,8 @@ def measure(turns: int, device: str) -> Iterator[Row | Exception]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text."""
-    header = ["run", "update", "of it the host", "without graph", "of it the host", "evaluation", "checkpoint"]
+    """Format the rows as a text table."""
+    header = ["run", "update", "host time", "without graph", "host time", "evaluation", "checkpoint"]
     return text_table(header, [
         [f"{row.experiment} {row.arm}", *(f"{us:.0f} us" for us in (
             row.update_us, row.host_us, row.plain_us, row.plain_host_us
@@ -74,15 +76,15 @@ def _row(name: str, arm: str, turns: int, device: torch.device) -> Row:
             )  # fmt: skip
             for spent, of_turn in zip(found, seconds, strict=True):
                 spent.append(of_turn)
-    host, whole, plain_host, plain_whole, evaluation, saving = map(statistics.median, found)
+    host, total, plain_host, plain_total, evaluation, saving = map(statistics.median, found)
     each = 1e6 / _COUNTED
     return Row(
-        name, arm, host * each, whole * each, plain_host * each, plain_whole * each, evaluation * 1e3, saving * 1e3
+        name, arm, host * each, total * each, plain_host * each, plain_total * each, evaluation * 1e3, saving * 1e3
     )
 
 
 def _updates(task: Any, device: torch.device) -> tuple[float, float]:
-    """The seconds that some updates take: until the host is done, and until the device is."""
+    """Return the seconds that the measured updates take until the host, and until the device, has finished."""
     for index in range(_WARM):
         task.update(index)
     _wait(device)

@@ -1,4 +1,4 @@
-"""The data sets of the paper's experiments: what they are, where they lie, whether they are whole, how to get them.
+"""The data sets of the paper's experiments: their catalogue, and code that finds, verifies, fetches and reads them.
 
-Nothing here touches the network but :func:`noisyact_lab.data.fetch.fetch`.
+Only :func:`noisyact_lab.data.fetch.fetch` uses the network.
 """

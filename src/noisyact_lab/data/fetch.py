@@ -1,4 +1,4 @@
-"""Getting a data set, when asked to: over https, or out of an archive; checked before a file has its name."""
+"""Download of data sets over https, or extraction from an archive. Every file is checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SECONDS = 60
 
 
 def fetch(name: str | DataSet, progress: Progress | None = None, *, archive: Path | None = None) -> Path:
-    """Get the files of a data set that are not there yet, or are not what they should be. Returns their folder.
+    """Fetch the files of a data set that are missing or damaged, and return their folder.
 
-    Two processes at once are safe: the second waits, and then finds the files there.
+    Two processes may call this at once: the second waits and then finds the files.
 
     Args:
-        name: of the data set.
-        progress: called with a file's name, its bytes so far, and its bytes in all.
-        archive: a zip, tar or tar.gz to take the files from, for data sets without addresses; it may hold some of them.
+        name: the data set or its name.
+        progress: called with a file's name, the bytes received so far and the file's size.
+        archive: a zip, tar or tar.gz with some or all of the files, for data sets without addresses.
 
-    Raises: :class:`Refused` for a file that is not what it should be; ConnectionError where a server fails.
+    Raises: :class:`Refused` for a file with a wrong size or checksum, ConnectionError for a failed download.
     """
     chosen = dataset(name)
     with contextlib.suppress(Missing):
@@ -43,7 +43,7 @@ def fetch(name: str | DataSet, progress: Progress | None = None, *, archive: Pat
         raise Refused(f"data set {chosen.name!r} has no address to fetch it from. {chosen.source}")
     folder = home() / chosen.name
     with locked(folder):
-        needed = [file for file in chosen.files if not _whole(folder, file)]
+        needed = [file for file in chosen.files if not _is_valid(folder, file)]
         if archive is not None:
             if needed and not take(archive, needed, folder, progress):
                 raise Refused(f"{archive} has none of {', '.join(file.name for file in needed[:4])}")
@@ -53,7 +53,7 @@ def fetch(name: str | DataSet, progress: Progress | None = None, *, archive: Pat
     return folder
 
 
-def _whole(folder: Path, file: DataFile) -> bool:
+def _is_valid(folder: Path, file: DataFile) -> bool:
     path = file_in(folder, file)
     return path is not None and problem_of(path, file) is None
 
@@ -68,19 +68,19 @@ def _download(file: DataFile, folder: Path, progress: Progress | None) -> None:
             store(_blocks(stream), file, folder, address, progress)
     except urllib.error.HTTPError as error:
         error.close()
-        raise ConnectionError(f"{address}: the server says {error.code} {error.reason}") from None
+        raise ConnectionError(f"{address}: the server returned {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError) as error:
         raise ConnectionError(f"{address}: {getattr(error, 'reason', error)}") from None
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirections that stay with https."""
+    """Follows redirects to https addresses only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:  # fmt: skip
-        """Follow, or refuse."""
+        """Follow the redirect, or raise :class:`Refused` if it leaves https."""
         _only_https(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -1,7 +1,7 @@
-"""Flickr8k: photos with five captions each, as words, and as annotations, what VGG-19 sees at 14 x 14 places of them.
+"""Flickr8k: photos with five captions each, and the VGG-19 features of a photo at 14 x 14 places, its annotations.
 
-Annotations are kept as they are stored, a byte a number, and expanded a batch at a time: all 8,000 images are 0.8 GB so
-and 3.2 GB as float32. Words are in lower case and without punctuation, as the standard scorers have them.
+Annotations stay in memory as stored, one byte for each number, and are expanded one batch at a time: the 8,000 images
+take 0.8 GB this way and 3.2 GB as float32. Words are in lower case and without punctuation, as standard scorers expect.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = ["PARTS", "Annotations", "Part", "photo", "read", "vocabulary_of", "wo
 
 PARTS = ("train", "dev", "test")
 SIDE = 14
-"""Places along a side of a photo."""
+"""The number of places along each side of a photo."""
 _CHUNK = 200
-"""Images expanded at once."""
+"""The number of images whose annotations are expanded at once."""
 
 Words = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Annotations:
-    """What VGG-19 sees in images: `factor q^2` at each place, averaged over squares of places where `side` is less.
+    """VGG-19 features of images: `factor q^2` at each place. If `side` < 14, squares of places are averaged.
 
     Args:
-        q: uint8 [images, 196, channels], the places row by row.
+        q: uint8 [images, 196, channels]. The places are in row-major order.
         factor: [channels].
-        side: 14, or a divisor of it.
+        side: the number of places along each side after averaging, 14 or a divisor of it.
     """
 
     q: Tensor
@@ -52,7 +52,7 @@ class Annotations:
             raise ValueError(f"side={self.side}: must divide {SIDE}")
 
     def at(self, images: Tensor) -> Tensor:
-        """The annotations of some images, float32 [images, side^2, channels].
+        """Return the annotations of the images with these indices, float32 [images, side^2, channels].
 
         >>> tiny = Annotations(torch.full((3, 196, 2), 2, dtype=torch.uint8), torch.tensor([1.0, 0.5]), side=7)
         >>> tiny.at(torch.tensor([2])).shape, tiny.at(torch.tensor([0]))[0, 0]
@@ -65,23 +65,23 @@ class Annotations:
         return F.avg_pool2d(square, SIDE // self.side).flatten(2).transpose(1, 2)
 
     def root_mean_square(self) -> Tensor:
-        """Of each channel, over all images and places."""
+        """Return the root mean square of each channel over all images and places."""
         every = torch.arange(len(self.q), device=self.q.device).split(_CHUNK)
         sums = sum((self.at(images).double().square().sum(dim=(0, 1)) for images in every), torch.zeros(()))
         return (sums / (len(self.q) * self.side**2)).sqrt().float()
 
     def divided(self, by: Tensor) -> Annotations:
-        """The same in other units, channel by channel; a channel whose unit is 0 stays as it is."""
+        """Return the annotations with each channel divided by its element of `by`. A channel with 0 is unchanged."""
         return dataclasses.replace(self, factor=self.factor / torch.where(by > 0, by, 1.0))
 
     def to(self, device: torch.device) -> Annotations:
-        """The same on a device."""
+        """Return a copy on a device."""
         return dataclasses.replace(self, q=self.q.to(device), factor=self.factor.to(device))
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Images with their captions and annotations, in the order of the split's list."""
+    """One part of the split: image names, captions and annotations, in the order of the split's list."""
 
     images: tuple[str, ...]
     captions: tuple[tuple[Words, ...], ...]
@@ -89,7 +89,7 @@ class Part:
 
 
 def words_of(caption: str) -> Words:
-    """The words of a caption: lower case, without what is punctuation alone.
+    """Split a caption into lower-case words and drop punctuation.
 
     >>> words_of("A dog 's ball , in mid-air .")
     ('a', 'dog', "'s", 'ball', 'in', 'mid-air')
@@ -98,13 +98,13 @@ def words_of(caption: str) -> Words:
 
 
 def read(part: str, *, images: int | None = None, side: int = SIDE, verified: bool = True) -> Part:
-    """A part of Flickr8k.
+    """Read one part of Flickr8k.
 
     Args:
-        part: train, dev or test.
-        images: so many, from the start of the split's list; None for all.
-        side: places along a side, 14 or a divisor of it.
-        verified: the files must be those the results were made from, by their checksums; else any of that form do.
+        part: "train", "dev" or "test".
+        images: the number of images, taken from the start of the split's list, or None for all.
+        side: the number of places along each side of an image, 14 or a divisor of it.
+        verified: whether the files' checksums must match the catalogue. Otherwise any files of this form will do.
     """
     if part not in PARTS:
         raise ValueError(f"part={part!r}: allowed are {', '.join(map(repr, PARTS))}")
@@ -126,7 +126,7 @@ def read(part: str, *, images: int | None = None, side: int = SIDE, verified: bo
 
 
 def vocabulary_of(captions: Iterable[Iterable[Words]], size: int | None = None) -> Vocabulary:
-    """<eos>, <unk> and the words of captions, commonest first; at most `size` symbols in all.
+    """Return the vocabulary of <eos>, <unk> and the words of captions by frequency, cut to `size` symbols.
 
     >>> vocabulary_of([[("a", "dog"), ("a", "cat")]], size=4).symbols
     ('<eos>', '<unk>', 'a', 'dog')
@@ -135,33 +135,33 @@ def vocabulary_of(captions: Iterable[Iterable[Words]], size: int | None = None) 
     most = len(counts) + 2
     if size is not None and not 3 <= size <= most:
         raise ValueError(f"vocabulary={size}: must be 3 to {most:,}")
-    ranked = sorted(counts, key=lambda word: -counts[word])  # stable: of words as common the one that comes first
+    ranked = sorted(counts, key=lambda word: -counts[word])  # a stable sort: ties go to the word that occurs first
     return Vocabulary([EOS, UNKNOWN, *ranked][:size])
 
 
 def photo(name: str) -> Path | None:
-    """The photo of an image, cut to the square its annotations are of, if it is in the data set's folder `images`."""
+    """Return the path of a photo (the square its annotations were computed from) in `images`, or None if missing."""
     path = find("flickr8k") / "images" / name
     return path if path.is_file() else None
 
 
 def _path(folder: Path, name: str) -> Path:
     path = file_in(folder, next(file for file in dataset("flickr8k").files if file.name == name))
-    assert path is not None  # find() has seen it
+    assert path is not None  # find() has checked that every file exists
     return path
 
 
 def _captions(path: Path) -> dict[str, list[Words]]:
-    """The captions of each image, from lines such as `name.jpg#0<tab>A dog runs .`"""
+    """Read the captions of each image from lines such as `name.jpg#0<tab>A dog runs .`"""
     found: dict[str, list[Words]] = {}
     for number, line in enumerate(lines(path), 1):
         key, tab, caption = line.rstrip("\n").partition("\t")
         name, mark, _ = key.rpartition("#")
         if not tab or not mark:
-            raise ValueError(f"{path}, line {number}: not of the form name#number, a tab, a caption: {line[:60]!r}")
+            raise ValueError(f"{path}, line {number}: expected name#number, a tab and a caption, got {line[:60]!r}")
         words = words_of(caption)
         if not words:
-            raise ValueError(f"{path}, line {number}: a caption without a word: {caption!r}")
+            raise ValueError(f"{path}, line {number}: the caption has no words: {caption!r}")
         found.setdefault(name, []).append(words)
     return found
 
@@ -192,12 +192,12 @@ def _annotations(path: Path, names: list[str], listed: Path, images: int | None,
 
 
 def _first(path: Path, images: int | None) -> tuple[tuple[int, ...], Tensor]:
-    """The shape of q in an archive, and q of its first images: the whole would be decompressed for nothing."""
+    """Return the shape of q in an archive and q of the first images. The rest is not decompressed."""
     import numpy as np
 
     with zipfile.ZipFile(path) as archive, archive.open("q.npy") as stream:
         if np.lib.format.read_magic(stream) != (1, 0):
-            raise ValueError("q is not of version 1.0 of numpy's format")
+            raise ValueError("q is not in version 1.0 of NumPy's format")
         shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
         if dtype != np.uint8 or by_columns or not shape:
             raise ValueError(f"q must be rows of uint8, not {dtype} {list(shape)}")

@@ -1,4 +1,4 @@
-"""The IDX format of MNIST: two zero bytes, a type, the number of dimensions, their sizes, then the values."""
+"""Reader for MNIST's IDX format: two zero bytes, a type, the number of dimensions, their sizes, then the values."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LIMIT = 1 << 28
 
 
 def read(path: Path, dimensions: int) -> Tensor:
-    """The uint8 tensor in an IDX file, plain or compressed (.gz).
+    """Read the uint8 tensor in an IDX file, plain or compressed (.gz).
 
-    Memory grows with what the file really holds, so that a header that lies costs nothing.
+    Memory is allocated for the bytes in the file, not for the sizes in its header, so a wrong header is harmless.
 
     Args:
-        path: of the file.
-        dimensions: how many it must have: 3 for images, 1 for labels.
+        path: the file.
+        dimensions: the number of dimensions the tensor must have: 3 for images, 1 for labels.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -46,10 +46,10 @@ def read(path: Path, dimensions: int) -> Tensor:
             values = _block(stream, math.prod(sizes))
             more = stream.read(1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: not a whole gzip file: {error}") from None
+        raise ValueError(f"{path}: not a valid gzip file: {error}") from None
     if len(values) != math.prod(sizes) or more:
         held = f"more than {len(values):,}" if more else f"{len(values):,}"
-        raise ValueError(f"{path}: its header says {sizes}, {math.prod(sizes):,} bytes, but it holds {held}")
+        raise ValueError(f"{path}: the header states {sizes}, {math.prod(sizes):,} bytes, but the file holds {held}")
     return torch.frombuffer(values, dtype=torch.uint8).view(sizes)
 
 
@@ -65,12 +65,12 @@ def _sizes(path: Path, magic: bytearray, stream: _Readable, dimensions: int) -> 
         raise ValueError(f"{path}: ends within its header, after {4 + len(header)} bytes")
     sizes = struct.unpack(f">{dimensions}I", header)
     if not 0 < math.prod(sizes) <= _LIMIT:
-        raise ValueError(f"{path}: its header says {sizes}; allowed are 1 to {_LIMIT:,} bytes")
+        raise ValueError(f"{path}: the header states {sizes}; allowed are 1 to {_LIMIT:,} bytes")
     return sizes
 
 
 def _block(stream: _Readable, size: int) -> bytearray:
-    """So many bytes, or fewer where the stream ends."""
+    """Read `size` bytes, or fewer if the stream ends before."""
     values = bytearray()
     while len(values) < size and (block := stream.read(min(_BLOCK, size - len(values)))):
         values += block

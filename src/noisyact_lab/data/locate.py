@@ -1,4 +1,4 @@
-"""Finding a data set: in the folder that NOISYACT_DATA names, then in the cache. Nothing is fetched."""
+"""The search for data sets: first in the folder that NOISYACT_DATA names, then in the cache. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ VARIABLE = "NOISYACT_DATA"
 
 
 class Missing(FileNotFoundError):
-    """Files of a data set are not there; the message says which, where they were looked for and how to get them."""
+    """Files of a data set are missing. The message names them, the folders searched and how to get the files."""
 
 
 def home() -> Path:
-    """Where data is put: the folder NOISYACT_DATA names, else noisyact in the user's cache."""
+    """Return the folder that data is written to: the one NOISYACT_DATA names, else :func:`cache`."""
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else cache()
 
 
 def cache() -> Path:
-    """noisyact in the user's cache: what is put there can be had again."""
+    """Return the folder `noisyact` in the user's cache, for data that can be fetched or computed again."""
     named = os.environ.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "noisyact"
 
 
 def places(name: str | DataSet) -> list[Path]:
-    """The folders in which a data set is looked for, in order."""
+    """Return the folders that are searched for a data set, in order."""
     chosen = dataset(name)
     homes = dict.fromkeys([home(), cache()])
     return [root / folder for root in homes for folder in (chosen.name, *chosen.folders)]
 
 
 def file_in(folder: Path, file: DataFile) -> Path | None:
-    """The path of a file in a folder, as it is or decompressed, or a text compressed; None where it is not there."""
+    """Return the path of a file or of its decompressed form, for texts also .gz and .xz. None if it is missing."""
     names = [form.name for form in file.forms]
-    if names[-1].endswith(".txt"):  # who reads text reads it compressed
+    if names[-1].endswith(".txt"):  # all readers of text also read compressed text
         names += [names[-1] + suffix for suffix in (".gz", ".xz")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def find(name: str | DataSet) -> Path:
-    """The folder that has every file of a data set. What the files hold is for :mod:`noisyact_lab.data.verify`.
+    """Return the folder that has every file of a data set. The contents are not checked (see `verify`).
 
-    Raises: :class:`Missing`.
+    Raises: :class:`Missing` if no folder has all files.
     """
     chosen = dataset(name)
     best = _best(chosen)
@@ -61,16 +61,13 @@ def find(name: str | DataSet) -> Path:
 
 
 def has_all(name: str | DataSet) -> bool:
-    """Whether :func:`find` finds it."""
+    """Whether one folder has all files of a data set."""
     chosen = dataset(name)
     return _present(_best(chosen), chosen) == len(chosen.files)
 
 
 def status(name: str | DataSet) -> str:
-    """In a few words: "present", "missing", how many files of how many are there, or are of a wrong size.
-
-    What the files hold is not read: :func:`noisyact_lab.data.verify.verify` does that.
-    """
+    """Return "present", "missing", or how many files are present or have a wrong size. No contents are read."""
     chosen = dataset(name)
     best = _best(chosen)
     damaged = sum(_of_another_size(path, file) for file in chosen.files if (path := file_in(best, file)) is not None)
@@ -87,18 +84,18 @@ def _present(folder: Path, chosen: DataSet) -> int:
 
 
 def _of_another_size(path: Path, file: DataFile) -> bool:
-    """Whether it cannot be the file. The size of a text that is compressed here and not in the data set is unknown."""
+    """Whether the size differs from the catalogue's, which has no size for a text that the user compressed."""
     sizes = {form.name: form.size for form in file.forms}
     return path.stat().st_size != sizes.get(path.name, path.stat().st_size)
 
 
 def _best(chosen: DataSet) -> Path:
-    """The place that has most of the files; the first of those that have as many."""
+    """Return the folder that has the most files of the data set, and of several such folders the first."""
     return max(places(chosen), key=lambda place: _present(place, chosen))
 
 
 def _advice(chosen: DataSet) -> str:
-    elsewhere = f"set {VARIABLE} to a folder that has {chosen.name}/"
+    elsewhere = f"set {VARIABLE} to a folder that contains {chosen.name}/"
     if chosen.fetchable:
         return f"To get it: noisyact data fetch {chosen.name} ({chosen.size / 1e6:.1f} MB), or {elsewhere}."
     return f"To get it: {chosen.source} Then {elsewhere}."

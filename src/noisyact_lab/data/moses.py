@@ -1,4 +1,4 @@
-"""Text to words and back as Moses has it, by sacremoses."""
+"""Moses tokenisation and detokenisation, with sacremoses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["available", "detokenised", "tokenised", "version"]
 
 
 def tokenised(lines: Iterable[str], language: str) -> list[str]:
-    """Each line as words with a space between them; special characters are written as Moses does, ' as &apos;.
+    """Tokenise each line into words separated by spaces. Moses escapes special characters, such as ' as &apos;.
 
     >>> tokenised(["L'homme court.", ""], "fr")
     ['L&apos; homme court .', '']
@@ -23,7 +23,7 @@ def tokenised(lines: Iterable[str], language: str) -> list[str]:
 
 
 def detokenised(sentences: Iterable[Sequence[str]], language: str) -> list[str]:
-    """Words to text as one writes it.
+    """Join the words of each sentence to plain text.
 
     >>> detokenised([["L&apos;", "homme", "court", "."]], "fr")
     ["L'homme court."]
@@ -42,8 +42,8 @@ def available() -> bool:
 
 
 def version() -> str:
-    """That of sacremoses."""
-    _sacremoses()  # says how to get it
+    """Return the version of sacremoses."""
+    _sacremoses()  # the error says how to install it
     return metadata.version("sacremoses")
 
 
@@ -53,6 +53,6 @@ def _sacremoses() -> Any:
         import sacremoses
     except ImportError:
         raise ValueError(
-            f"words as Moses has them need sacremoses, which is not installed: {how_to_install('translate')}"
+            f"Moses tokenisation needs sacremoses, which is not installed: {how_to_install('translate')}"
         ) from None
     return sacremoses

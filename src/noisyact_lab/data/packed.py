@@ -1,4 +1,4 @@
-"""A parallel corpus as numbers, and the file that keeps it: arrays of numpy, compressed."""
+"""A parallel corpus as word numbers, stored in a compressed file of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from noisyact_lab.data.text import EOS, UNKNOWN, Vocabulary
 __all__ = ["LANGUAGES", "PARTS", "PackedCorpus", "Pairs", "Sentences", "numbers_of"]
 
 LANGUAGES = ("en", "fr")
-"""Source and target."""
+"""The source language and the target language."""
 PARTS = ("train", "valid", "test")
 _END = 0
-"""The number of <eos> in every vocabulary here; that of <unk> is 1."""
+"""The number of <eos> in every packed vocabulary. The number of <unk> is 1."""
 
 
 def numbers_of(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
-    """The numbers of words, then that of <eos>; a word that is not in the vocabulary has that of <unk>.
+    """Return the numbers of the words, followed by <eos>. Words that are not in the vocabulary become <unk>.
 
     >>> numbers_of(["a", "cat"], Vocabulary([EOS, UNKNOWN, "a"]))
     [2, 1, 0]
@@ -39,7 +39,7 @@ def numbers_of(words: Sequence[str], vocabulary: Vocabulary) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Sentences one after another, each with its end.
+    """Sentences as one sequence of word numbers, in which each sentence ends with <eos>.
 
     >>> sentences = Sentences.flat(torch.tensor([5, 6, 0, 0, 7, 0]), torch.tensor([3, 1, 2]))
     >>> sentences.padded(torch.tensor([2, 0]), 4)
@@ -50,55 +50,55 @@ class Sentences:
     """
 
     numbers: Tensor
-    """int32, all of them."""
+    """The word numbers of all sentences, int32."""
     starts: Tensor
-    """int64: where each begins."""
+    """The index in `numbers` at which each sentence begins, int64."""
     lengths: Tensor
-    """int64, the end counted."""
+    """The length of each sentence including its <eos>, int64."""
 
     @classmethod
     def flat(cls, numbers: Tensor, lengths: Tensor) -> Sentences:
-        """From all numbers and the lengths."""
+        """Create sentences from the word numbers of all of them and their lengths."""
         return cls(numbers, lengths.cumsum(0) - lengths, lengths)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def padded(self, rows: Tensor, length: int) -> Tensor:
-        """Some of them side by side, [length, rows], int64; after its end a sentence goes on with ends."""
+        """Return the sentences `rows` as columns of an int64 tensor [length, rows], padded with <eos>."""
         places = torch.arange(length, device=rows.device)[:, None]
         inside = places < self.lengths[rows]
         found = self.numbers[torch.where(inside, self.starts[rows] + places, 0)]
         return torch.where(inside, found.long(), _END)
 
     def to(self, device: torch.device) -> Sentences:
-        """The same on a device."""
+        """Return a copy on a device."""
         return Sentences(self.numbers.to(device), self.starts.to(device), self.lengths.to(device))
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Sentences and their translations; of the parts on which models are tested the text too, a line each."""
+    """Sentences and their translations. The lists of text are empty for the training part."""
 
     source: Sentences
     target: Sentences
     source_text: list[str]
     target_text: list[str]
     source_words: list[str]
-    """The text tokenised, a space between words, none of them unknown."""
+    """The tokenised text of each sentence, with a space between words. No word is replaced by <unk>."""
     target_words: list[str]
 
     def __len__(self) -> int:
         return len(self.source)
 
     def to(self, device: torch.device) -> Pairs:
-        """The same, its numbers on a device."""
+        """Return a copy with the word numbers on a device."""
         return dataclasses.replace(self, source=self.source.to(device), target=self.target.to(device))
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedCorpus:
-    """A corpus for translation, and what it was made from."""
+    """A corpus for translation. `about` records the files and the tokeniser it was made with."""
 
     source: Vocabulary
     target: Vocabulary
@@ -109,12 +109,12 @@ class PackedCorpus:
 
     @functools.cached_property
     def words_sha256(self) -> str:
-        """Of both vocabularies: a model is of use with those alone with which it was trained."""
+        """The checksum of both vocabularies. A model can only be used with the vocabularies it was trained with."""
         symbols = "\n".join([*self.source.symbols, "", *self.target.symbols])
         return hashlib.sha256(symbols.encode()).hexdigest()
 
     def write(self, path: Path) -> None:
-        """Keep it in a file, whole or not at all."""
+        """Write the corpus to a file. An interrupted write leaves no file of this name."""
         import numpy as np
 
         arrays: dict[str, Any] = {"about": _bytes(json.dumps(self.about))}
@@ -137,18 +137,18 @@ class PackedCorpus:
 
     @classmethod
     def read(cls, path: Path) -> PackedCorpus:
-        """What :meth:`write` wrote; a file that is not whole is named."""
+        """Read a file written by :meth:`write`. Raises ValueError for a damaged file."""
         import numpy as np
 
         try:
-            with path.open("rb") as file, np.load(file) as arrays:  # numpy leaves a file open that is no archive
+            with path.open("rb") as file, np.load(file) as arrays:  # given a path, NumPy leaves an invalid file open
                 source, target = (
                     Vocabulary(_text(arrays[f"{side}.words"]).split("\n")) for side in ("source", "target")
                 )
                 train, valid, test = (_pairs(arrays, part) for part in PARTS)
                 return cls(source, target, train, valid, test, json.loads(_text(arrays["about"])))
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a packed corpus, or not a whole one ({error}); remove it") from None
+            raise ValueError(f"{path} is not a valid packed corpus ({error}); remove it") from None
 
 
 def _pairs(arrays: Any, part: str) -> Pairs:

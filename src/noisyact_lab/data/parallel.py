@@ -1,9 +1,9 @@
-"""Parallel corpora, English and French: text in pairs of lines, tokenised and numbered.
+"""English-French parallel corpora: pairs of lines, tokenised and numbered.
 
-Pairs with an empty side are left out, and so are training pairs with more words than allowed; both are counted. Words
-that are not among the commonest of training become <unk>. Tokenising a large corpus takes minutes and needs sacremoses,
-so it is done once and the numbers are kept in the cache (packed.py). They are all that training needs: elsewhere the
-packed file alone does, in packed/ of the folder that NOISYACT_DATA names or of the cache.
+Pairs with an empty side and training pairs with too many words are dropped and counted. Words outside the training
+vocabulary become <unk>. Tokenising a large corpus takes minutes and needs sacremoses, so the result is stored in the
+cache (packed.py). Training needs only this packed file: another machine can use a copy of it in the folder packed/ of
+NOISYACT_DATA or of the cache, without the text and without sacremoses.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["CORPORA", "check", "corpus", "pack", "packed_path", "pairs_of"]
 
 _SHARDS = 18
 _PIECE = 20_000
-"""Lines that a process tokenises at a time."""
+"""The number of lines that a process tokenises at a time."""
 
 Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """The files of a corpus, (data set, name) each, without language and compression."""
+    """The files of a corpus as pairs (data set, file name without the suffixes for language and compression)."""
 
     train: Callable[[int | None], list[tuple[str, str]]]
     valid: tuple[str, str]
@@ -44,9 +44,9 @@ class _Layout:
 
 
 def _europarl(shards: int | None) -> list[tuple[str, str]]:
-    whole = ("europarl", "europarl-v7.fr-en")  # as it is published
-    if shards is None and _path(*whole, LANGUAGES[0]) is not None:
-        return [whole]
+    published = ("europarl", "europarl-v7.fr-en")  # the complete corpus in one file for each language
+    if shards is None and _path(*published, LANGUAGES[0]) is not None:
+        return [published]
     if shards is not None and not 1 <= shards <= _SHARDS:
         raise ValueError(f"shards={shards}: must be 1 to {_SHARDS}, or none for all")
     return [("europarl", f"europarl-v7.fr-en.train.{number:02d}") for number in range(shards or _SHARDS)]
@@ -62,26 +62,26 @@ CORPORA = {
     "europarl": _Layout(_europarl, ("wmt-news", "newstest2010"), ("wmt-news", "newstest2011")),
     "multi30k": _Layout(_multi30k, ("multi30k", "val"), ("multi30k", "test_2016_flickr")),
 }
-"""Europarl is tested on news, as in the paper; validation is the news of the year before, not the test set."""
+"""The corpora. As in the paper, Europarl is tested on news; it is validated on the news of the previous year."""
 
 
 def corpus(name: str, words: int, longest: int, shards: int | None = None, say: Say | None = None) -> PackedCorpus:
-    """A corpus from the cache; it is packed first where that was not done yet, or was done with other files.
+    """Load a packed corpus, or pack it first if there is no packed file or it was made from other text files.
 
     Args:
         name: one of :data:`CORPORA`.
-        words: of each vocabulary, <eos> and <unk> among them.
-        longest: words of a training sentence, at most; those of validation and test have any length.
-        shards: files of Europarl, 100,000 pairs each; None for all.
-        say: is told of what takes long.
+        words: the size of each vocabulary, including <eos> and <unk>.
+        longest: the maximum number of words in a training sentence. Validation and test sentences have no limit.
+        shards: the number of Europarl training files to use, 100,000 pairs each, or None for all.
+        say: called with a message before each slow step.
 
-    Raises: :class:`noisyact_lab.data.locate.Missing` where there is neither a packed file nor the text.
+    Raises: :class:`noisyact_lab.data.locate.Missing` if there is neither a packed file nor the text.
     """
     check(name, words, longest, shards)
     try:
         checksums = _checksums(name, shards)
     except Missing:
-        checksums = None  # the packed file was brought from elsewhere
+        checksums = None  # without the text, a packed file from another machine is used as it is
     for path in _packed_there(packed_path(name, words, longest, shards)):
         found = PackedCorpus.read(path)
         if checksums in (None, found.about["files"]):
@@ -90,7 +90,7 @@ def corpus(name: str, words: int, longest: int, shards: int | None = None, say: 
 
 
 def check(name: str, words: int, longest: int, shards: int | None = None) -> None:
-    """Raise :class:`noisyact_lab.data.locate.Missing` where :func:`corpus` would."""
+    """Raise :class:`noisyact_lab.data.locate.Missing` if :func:`corpus` would."""
     path = packed_path(name, words, longest, shards)
     try:
         _paths(name, shards)
@@ -100,7 +100,7 @@ def check(name: str, words: int, longest: int, shards: int | None = None) -> Non
 
 
 def packed_path(name: str, words: int, longest: int, shards: int | None = None) -> Path:
-    """Where a corpus that is packed here is kept."""
+    """Return the path in the cache to which :func:`pack` writes a corpus."""
     if name not in CORPORA:
         raise ValueError(f"corpus={name!r}: allowed are {', '.join(map(repr, CORPORA))}")
     for setting, value, least in (("words", words, 3), ("longest", longest, 1)):
@@ -111,18 +111,18 @@ def packed_path(name: str, words: int, longest: int, shards: int | None = None) 
 
 
 def pairs_of(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """The lines of two files, which must have as many, without the space around them."""
+    """Read two files with the same number of lines and return the stripped lines of each."""
     texts = [[line.strip() for line in lines(path)] for path in (source, target)]
     if len(texts[0]) != len(texts[1]):
-        raise ValueError(f"{source} has {len(texts[0]):,} lines and {target} has {len(texts[1]):,}: they are no pairs")
+        raise ValueError(f"{source} has {len(texts[0]):,} lines and {target} has {len(texts[1]):,}: not parallel")
     return texts[0], texts[1]
 
 
 def pack(name: str, words: int, longest: int, shards: int | None = None, say: Say | None = None) -> PackedCorpus:
-    """Tokenise a corpus, number its words, and keep the result in the cache. Arguments as of :func:`corpus`."""
+    """Tokenise a corpus, number its words and store the result in the cache. See :func:`corpus` for the arguments."""
     path, say = packed_path(name, words, longest, shards), say or (lambda text: None)
     checksums = _checksums(name, shards)
-    tokenizer = moses.version()  # before the work: without sacremoses there is none
+    tokenizer = moses.version()  # fails before the slow part if sacremoses is not installed
     counts: dict[str, dict[str, int]] = {}
     split: dict[str, list[list[str]]] = {}
     texts: dict[str, list[list[str]]] = {}
@@ -160,11 +160,11 @@ def _tokenised(text: list[str], language: str) -> list[str]:
 
 
 def _vocabulary(sentences: list[str], words: int) -> Vocabulary:
-    """The commonest words; of those as common, the one that comes first."""
+    """Return the vocabulary of the most frequent words. Ties go to the word that occurs first."""
     counts: collections.Counter[str] = collections.Counter()
     for sentence in sentences:
         counts.update(sentence.split(" "))
-    for reserved in (EOS, UNKNOWN):  # Moses writes < as &lt;, so no text has them
+    for reserved in (EOS, UNKNOWN):  # Moses escapes < as &lt;, so tokenised text never contains them
         counts.pop(reserved, None)
     return Vocabulary([EOS, UNKNOWN, *(word for word, _ in counts.most_common(words - 2))])
 
@@ -181,7 +181,7 @@ def _numbered(sentences: list[str], vocabulary: Vocabulary) -> Sentences:
 
 
 def _packed_there(path: Path) -> list[Path]:
-    """The packed files of that name there are, first one that was brought here."""
+    """Return the existing packed files with this name. A copy in the data folder comes before the cache."""
     return [there for there in dict.fromkeys([home() / "packed" / path.name, path]) if there.exists()]
 
 
@@ -191,14 +191,14 @@ def _path(data: str, stem: str, language: str) -> Path | None:
 
 
 def _paths(name: str, shards: int | None) -> dict[str, list[tuple[Path, Path]]]:
-    """The files of each part, source and target."""
+    """Return the pairs of files, source and target, of each part."""
     layout = CORPORA[name]
     found: dict[str, list[tuple[Path, Path]]] = {part: [] for part in PARTS}
     for part, files in zip(PARTS, (layout.train(shards), [layout.valid], [layout.test]), strict=True):
         for data, stem in files:
             source, target = (_path(data, stem, language) for language in LANGUAGES)
             if source is None or target is None:
-                find(data)  # says what is missing, and how to get it
+                find(data)  # raises an error that says how to get the data
                 raise Missing(f"{stem}.{LANGUAGES[source is not None]} is not in {places(data)[0]}.")
             found[part].append((source, target))
     return found

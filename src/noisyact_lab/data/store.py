@@ -1,4 +1,4 @@
-"""Putting a file in place: written beside it, checked, then renamed, so that what has its name is what it should be."""
+"""Atomic, verified writes: a file is written under a temporary name, checked, and then renamed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Refused", "locked", "store"]
 
 
 class Refused(RuntimeError):
-    """A file or archive that was not accepted; the message says why."""
+    """A file or archive was refused. The message gives the reason."""
 
 
 def store(blocks: Iterable[bytes], file: DataFile, folder: Path, origin: str, progress: Progress | None = None) -> Path:
-    """Write the blocks to `name.part` in a folder and rename it, if size and checksum are right; else nothing stays."""
+    """Write blocks to `name.part`, check size and checksum, and rename it. :class:`Refused` if the check fails."""
     part = folder / f"{file.name}.part"
     digest, done = hashlib.sha256(), 0
     try:
@@ -28,7 +28,7 @@ def store(blocks: Iterable[bytes], file: DataFile, folder: Path, origin: str, pr
             for block in blocks:
                 done += len(block)
                 if done > file.size:
-                    raise Refused(f"{origin} is larger than the {file.size:,} bytes that {file.name} has; removed")
+                    raise Refused(f"{origin} is larger than the {file.size:,} bytes of {file.name}; removed")
                 digest.update(block)
                 stream.write(block)
                 if progress is not None:
@@ -46,18 +46,18 @@ def store(blocks: Iterable[bytes], file: DataFile, folder: Path, origin: str, pr
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder and hold it for this process alone; others wait. A process that dies lets go."""
+    """Create a folder and lock it. Other processes wait. The lock of a killed process is released by the system."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / ".lock").open("ab")
     except OSError as error:
-        raise Refused(f"cannot write to {folder} ({error.strerror}); NOISYACT_DATA can name another folder") from None
+        raise Refused(f"cannot write to {folder} ({error.strerror}); set NOISYACT_DATA to use another folder") from None
     with stream:
         if sys.platform == "win32":
             import msvcrt
 
             while True:
-                with contextlib.suppress(OSError):  # it gives up after ten seconds
+                with contextlib.suppress(OSError):  # locking() raises after ten seconds
                     msvcrt.locking(stream.fileno(), msvcrt.LK_LOCK, 1)
                     break
         else:

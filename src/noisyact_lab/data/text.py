@@ -1,7 +1,7 @@
-"""Text for language models: the Penn Treebank as numbers of words or of characters.
+"""Text for language models: the Penn Treebank as a sequence of word or character numbers.
 
-Files are plain or compressed (.gz, .xz). Whatever is wrong with one is named with its line: a file that ends within a
-line or has too few of them, bytes that are no text, a word in validation or test that training does not have.
+Files are plain or compressed (.gz, .xz). Errors name the file and the line: a file that is truncated, text that is not
+UTF-8, or a validation or test word that does not occur in the training text.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = ["CHARACTERS", "EOS", "UNKNOWN", "WORDS", "Corpus", "Units", "Vocabula
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 _PARTS = {"train": 42_068, "valid": 3_370, "test": 3_761}
-"""The Treebank's parts and their lines."""
+"""The number of lines in each part of the Treebank."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """What a text is taken to consist of.
+    """The units that a text is split into.
 
     Args:
-        name: of one.
-        of: the units of a piece of text without a line's end.
+        name: the name of one unit.
+        of: splits a line, without its end, into units.
         end: the unit that ends a line.
-        space: the unit between words, if there is one.
-        text: units put together again.
+        space: the unit between words, or None if the units are words.
+        text: joins units to text.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Units:
     text: Callable[[Iterable[str]], str]
 
     def ends_word(self, unit: str) -> bool:
-        """Whether a word is complete with this unit.
+        """Whether this unit ends a word.
 
         >>> [unit for unit in "a_word\\n" if CHARACTERS.ends_word(unit)], WORDS.ends_word("word")
         (['_', '\\n'], True)
@@ -65,13 +65,13 @@ def _joined_characters(units: Iterable[str]) -> str:
 
 
 WORDS = Units("word", str.split, EOS, None, _joined_words)
-"""Words between spaces, a line ended by <eos>."""
+"""Words separated by spaces. A line ends with <eos>."""
 CHARACTERS = Units("character", lambda text: text.strip().replace(" ", "_"), "\n", "_", _joined_characters)
-"""Characters, _ for a space, a line ended by a newline; <unk> is five characters like any other word."""
+"""Characters, with _ for a space. A line ends with a newline, and <unk> is split into five characters."""
 
 
 class Vocabulary:
-    """The different symbols of a text, numbered.
+    """The distinct symbols of a text, numbered from 0.
 
     >>> vocabulary = Vocabulary(["the", "cat", "<eos>"])
     >>> len(vocabulary), vocabulary.number["cat"], vocabulary.symbols[2]
@@ -82,7 +82,7 @@ class Vocabulary:
         self.symbols = tuple(symbols)
         self.number = {symbol: number for number, symbol in enumerate(self.symbols)}
         if len(self.number) != len(self.symbols):
-            raise ValueError(f"a symbol is there twice among {len(self.symbols)}")
+            raise ValueError(f"the {len(self.symbols)} symbols of a vocabulary must be distinct")
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -90,7 +90,7 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A text in three parts, each one sequence of the numbers of its units, int64."""
+    """A text in three parts. Each part is an int64 sequence of the numbers of its units."""
 
     units: Units
     vocabulary: Vocabulary
@@ -99,9 +99,9 @@ class Corpus:
     test: Tensor
 
     def limited(self, size: int) -> Corpus:
-        """The same text with the `size` commonest symbols of its training part; the others become <unk>.
+        """Return the corpus with the `size` most frequent symbols of its training part. The others become <unk>.
 
-        The end of a line is always kept; of symbols that are as common, the one that comes first.
+        The symbol for the end of a line is always kept. Ties go to the symbol with the lower number.
         """
         if UNKNOWN not in self.vocabulary.number:
             raise ValueError(f"a vocabulary of {self.units.name}s without {UNKNOWN} cannot be limited to {size:,}")
@@ -118,7 +118,7 @@ class Corpus:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a text in UTF-8, plain or compressed (.gz, .xz), each with its newline.
+    """Read the lines of a UTF-8 text, plain or compressed (.gz, .xz). Each line keeps its newline.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -137,26 +137,26 @@ def lines(path: Path) -> list[str]:
             f"{path}, line {len(found) + 1}: not UTF-8: {error.reason} at its byte {error.start}"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
-        raise ValueError(f"{path}: not a whole {path.suffix} file, after line {len(found)}: {error}") from None
+        raise ValueError(f"{path}: not a valid {path.suffix} file, after line {len(found)}: {error}") from None
     if not found:
         raise ValueError(f"{path}: is empty")
     if not found[-1].endswith("\n"):
-        raise ValueError(f"{path}, line {len(found)}: the file ends within it, without a newline; is the rest missing?")
+        raise ValueError(f"{path}, line {len(found)}: the file ends without a newline; is it truncated?")
     return found
 
 
 def read(paths: dict[str, Path], units: Units) -> Corpus:
-    """A corpus from the files of its parts "train", "valid" and "test"; the training text has all symbols there are."""
+    """Read a corpus from its files "train", "valid" and "test". The training text must contain every symbol."""
     texts = {part: lines(path) for part, path in paths.items()}
     return _corpus(paths, texts, units)
 
 
 def penn_treebank(units: Units, verified: bool = True) -> Corpus:
-    """The Penn Treebank, word level in Mikolov's preparation, as words or as the characters of the same files.
+    """Read the Penn Treebank in Mikolov's word-level preparation, as words or as characters.
 
     Args:
         units: :data:`WORDS` or :data:`CHARACTERS`.
-        verified: the files must be the Treebank's own, by their lines and checksums; else any text of that form does.
+        verified: whether line counts and checksums must match the Treebank's. Otherwise any text will do.
     """
     folder = find("ptb")
     files = {file.name: file for file in dataset("ptb").files}
@@ -164,15 +164,15 @@ def penn_treebank(units: Units, verified: bool = True) -> Corpus:
     for part, count in _PARTS.items():
         file = files[f"ptb.{part}.txt"]
         path = file_in(folder, file)
-        assert path is not None  # find() has seen it
+        assert path is not None  # find() has checked that every file exists
         paths[part], texts[part] = path, lines(path)
         if not verified:
             continue
         if len(texts[part]) != count:
-            raise ValueError(f"{path}: ends after line {len(texts[part]):,}, the Treebank's after line {count:,}")
+            raise ValueError(f"{path}: has {len(texts[part]):,} lines, but the Treebank's file has {count:,}")
         sha256 = hashlib.sha256("".join(texts[part]).encode()).hexdigest()
         if sha256 != file.sha256:
-            raise ValueError(f"{path}: not the Treebank's: its text has sha256 {sha256}, not {file.sha256}")
+            raise ValueError(f"{path}: not the Treebank's file: the text has sha256 {sha256}, not {file.sha256}")
     return _corpus(paths, texts, units)
 
 

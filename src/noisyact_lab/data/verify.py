@@ -1,4 +1,4 @@
-"""Whether the files of a data set are what they should be: sizes and checksums."""
+"""Verification of a data set's files by size and checksum."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from noisyact_lab.data.locate import file_in, find
 __all__ = ["Progress", "problem_of", "sha256_of", "verify"]
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a file, the bytes of it done, and its bytes in all."""
+"""A callback that receives a file's name, the bytes processed so far and the file's size."""
 
 _BLOCK = 1 << 20
 
 
 def verify(name: str | DataSet, progress: Progress | None = None) -> list[str]:
-    """Read every file of a data set; returns what is wrong with them, a sentence each, and nothing if all is well.
+    """Read every file of a data set and return one message for each damaged file.
 
-    Raises: :class:`noisyact_lab.data.locate.Missing` where files are not there.
+    Raises: :class:`noisyact_lab.data.locate.Missing` if files are missing.
     """
     chosen = dataset(name)
     folder = find(chosen)
@@ -32,14 +32,14 @@ def verify(name: str | DataSet, progress: Progress | None = None) -> list[str]:
 
 
 def problem_of(path: Path, file: DataFile, progress: Progress | None = None) -> str | None:
-    """What is wrong with one file, or None; of a text that is compressed, what is wrong with the text."""
+    """Return what is wrong with one file, or None. A text that the user compressed is checked decompressed."""
     form = next(form for form in file.forms if form.name in (path.name, path.stem))
     packed = None
     if form.name != path.name:
         try:
             packed = {".gz": gzip.open, ".xz": lzma.open}[path.suffix](path).read()
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
-            return f"{path} is not a whole {path.suffix} file: {error}"
+            return f"{path} is not a valid {path.suffix} file: {error}"
     size = path.stat().st_size if packed is None else len(packed)
     if size != form.size:
         return f"{path} has {size:,} bytes, not {form.size:,}"
@@ -48,7 +48,7 @@ def problem_of(path: Path, file: DataFile, progress: Progress | None = None) -> 
 
 
 def sha256_of(path: Path, progress: Progress | None = None) -> str:
-    """The checksum of a file."""
+    """Return the SHA-256 checksum of a file."""
     digest, done, size = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK):

@@ -1,1 +1,1 @@
-"""What makes training steps fast on a GPU: CUDA graphs, TF32 products and a compiled optimiser."""
+"""Faster training steps on a GPU: CUDA graphs, TF32 products and a compiled optimiser."""

@@ -1,4 +1,4 @@
-"""Adadelta whose step on a GPU is one pass over the parameters; torch's own step takes eleven."""
+"""Adadelta with a compiled step that reads the parameters once on a GPU. torch's own step reads them eleven times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["adadelta"]
 
 
 def adadelta(parameters: Iterable[nn.Parameter], learning_rate: float, device: torch.device) -> torch.optim.Optimizer:
-    """Torch's Adadelta with a decay of 0.95 and an epsilon of 1e-6; on a GPU it can step inside a CUDA graph.
+    """Create torch's Adadelta with rho = 0.95 and eps = 1e-6. On a GPU it can step inside a CUDA graph.
 
-    There its step is compiled, which takes about ten seconds at the first step.
+    With Triton on a GPU the step is compiled, so that the first step takes about ten seconds.
 
     Args:
-        parameters: all on the device.
-        learning_rate: the factor of every update.
-        device: where the parameters are.
+        parameters: the parameters, all on `device`.
+        learning_rate: the factor that every update is multiplied by.
+        device: the device of the parameters.
 
     >>> weight = nn.Parameter(torch.tensor([1.0]))
     >>> weight.grad = torch.tensor([2.0])

@@ -1,9 +1,9 @@
-"""A training step as a CUDA graph: one launch instead of hundreds, which take the host longer than the GPU.
+"""A training step as a CUDA graph: one launch instead of hundreds, whose host overhead exceeds the GPU's time.
 
-No step is run only for the recording. The first call with inputs of a shape runs the step, which is an ordinary update
-and creates whatever is made at first use (compiled kernels, the optimiser's state); the recording that follows runs
-nothing. A replay does what the step does, with the same kernels and the same random numbers, so a resumed run, whose
-first update is not a replay, ends with the result of an uninterrupted one.
+No step is run only to record it. The first call with inputs of a shape runs the step as an ordinary update, which also
+creates whatever is made at first use (compiled kernels, the optimiser's state). The recording that follows computes
+nothing. A replay uses the same kernels and the same random numbers as the step, so a resumed run, whose first update is
+not a replay, has the result of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Step = Callable[..., Any]
 
 
 def captured(step: Step, example_inputs: Sequence[Tensor]) -> Step:
-    """Return a step that on a CUDA device is recorded once for each shape of its inputs and then replayed.
+    """Return a step that is recorded once for each shape of its inputs on a CUDA device and then replayed.
 
     On a CPU the step itself is returned. Each replay draws new noise and dropout from torch's generator. The rules:
 
-    - the inputs are tensors on one device, which are copied into those of the graph; the result, a tensor, a tuple of
-      tensors or None, is overwritten by the next call;
-    - the step does not read a number from the device (``item()``, ``if loss > 1``);
-    - numbers that change are in tensors that are changed in place, as the noise's scale is (`set_noise_scale` works
-      between calls): a Python number keeps its value of the recording;
-    - the optimiser is made with ``capturable=True``, and its ``zero_grad()`` is part of the step.
+    - The inputs are tensors on one device and are copied into the graph's inputs. The result is a tensor, a tuple of
+      tensors or None, and the next call overwrites it.
+    - The step does not read a number from the device (``item()``, ``if loss > 1``).
+    - Numbers that change are in tensors that are updated in place. The noise scale is one, so `set_noise_scale` works
+      between calls. A Python number keeps the value it had when the step was recorded.
+    - The optimiser is created with ``capturable=True``, and its ``zero_grad()`` is part of the step.
 
     Args:
         step: a function of tensors.
-        example_inputs: tensors on the step's device; the step is not run with them.
+        example_inputs: tensors on the step's device. The step is not run with them.
 
     >>> step = captured(lambda x: x + 1, [torch.zeros(2)])
     >>> step(torch.ones(2))
@@ -48,7 +48,7 @@ def captured(step: Step, example_inputs: Sequence[Tensor]) -> Step:
 
 
 def check_kernels(device: torch.device) -> None:
-    """Raise if a recurrent kernel has given up: in a graph only its NaN would show, which looks like divergence."""
+    """Raise if a recurrent kernel has timed out. In a graph only its NaN would show, which looks like divergence."""
     from noisyact.ops.triton import obstacle
 
     if obstacle(device) is None:
@@ -58,14 +58,14 @@ def check_kernels(device: torch.device) -> None:
 
 
 class _Captured:
-    """A step with a graph for each shape of its inputs. The graphs never run at once and share their memory."""
+    """A step with a graph for each shape of its inputs. The graphs never run concurrently, so they share memory."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
         self._graphs: dict[tuple[torch.Size, ...], _Graph] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        # No graph can be recorded on the default stream. A run on another stream records there: graphs recorded on one
-        # stream share the products' workspace and must not run at once.
+        # A graph cannot be recorded on the default stream. A run on another stream records on that stream, because
+        # graphs recorded on one stream share cuBLAS's workspace and must not run concurrently.
         current = torch.cuda.current_stream()
         self._stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
@@ -79,7 +79,7 @@ class _Captured:
 
 
 class _Graph:
-    """The step for one shape: run once, recorded, and then replayed."""
+    """The step for one shape of inputs: run once, recorded, and then replayed."""
 
     def __init__(self, step: Step, inputs: Sequence[Tensor], pool: Any, stream: torch.cuda.Stream) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
@@ -101,7 +101,7 @@ class _Graph:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Switch garbage collection off: freeing another graph, or GPU memory, would break the recording."""
+    """Disable garbage collection, because freeing another graph or GPU memory would break the recording."""
     enabled = gc.isenabled()
     gc.disable()
     try:

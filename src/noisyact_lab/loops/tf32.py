@@ -1,4 +1,4 @@
-"""TF32 products in a region: a GPU rounds the factors of float32 products to 10 bits, several times as fast."""
+"""TF32 products: the GPU rounds the factors of float32 products to 10 bits, which is several times as fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["tf32_products"]
 
 @contextlib.contextmanager
 def tf32_products(on: bool) -> Iterator[None]:
-    """Switch TF32 on or off for products of float32 matrices on a GPU, and restore the setting at the end.
+    """Switch TF32 on or off for float32 matrix products on a GPU, and restore the setting on exit.
 
     >>> with tf32_products(True):
     ...     torch.backends.cuda.matmul.allow_tf32

@@ -1,1 +1,1 @@
-"""The report: one HTML page of tables, curves and pictures."""
+"""The report: one HTML page with tables, learning curves and pictures."""

@@ -1,4 +1,4 @@
-"""Learning curves for the page: the mean over an arm's finished runs with its 95% interval, and every run beside it."""
+"""Learning curves for the report: the mean over an arm's finished runs with its 95% interval, and each run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from noisyact_lab.report.records import Column, Run, Section
 __all__ = ["curves_of", "mean_of"]
 
 _MOST_POINTS = 300
-"""Of a line: more than that no screen shows."""
+"""The maximum number of points in a line. More would not be visible on a screen."""
 _LEAST_RUNS = 3
-"""For a band: the interval of two runs is nine times their distance, and would hide everything."""
+"""The minimum number of runs for a band. The interval of two runs is nine times as wide as their distance."""
 
 
 def curves_of(section: Section) -> dict[str, Any]:
-    """What the page draws of a section, as JSON can hold it; arms without a run have no curve."""
+    """Return the curves of a section as JSON data for the page. Arms without an evaluation are left out."""
     metrics = section.metrics
     arms = [
         {
@@ -33,7 +33,7 @@ def curves_of(section: Section) -> dict[str, Any]:
 
 
 def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:
-    """Mean, low and high end at each update that all finished runs have; runs that did not finish have no part in it.
+    """Return the mean over finished runs and the ends of its 95% interval, at each update that all of them have.
 
     >>> columns = [{"update": [1, 2], "loss": [3.0, 1.0]}, {"update": [1, 2, 3], "loss": [5.0, 1.0, 1.0]}]
     >>> mean_of([Run("0", "finished", "", None, "cpu", of_run) for of_run in columns], "loss")
@@ -55,19 +55,19 @@ def _of_run(run: Run, metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _line(run: Run, metric: str) -> tuple[list[float], list[float]]:
-    """The updates and values where there is a value."""
+    """Return the updates at which the metric has a value, and these values."""
     both = zip(run.curve.get("update", []), run.curve.get(metric, []), strict=False)
     known = [(x, y) for x, y in both if x is not None and y is not None]
     return [x for x, _ in known], [y for _, y in known]
 
 
 def _rounded(value: float | None) -> float | None:
-    """Five digits: a page of many curves stays small."""
+    """Round to five digits, to keep a page with many curves small. Returns None for an infinite result."""
     return None if value is None or math.isinf(rounded := float(f"{value:.5g}")) else rounded
 
 
 def _thinned(columns: dict[str, Column]) -> dict[str, Column]:
-    """Every so many-th point, and the last."""
+    """Keep at most about `_MOST_POINTS` equally spaced points, including the first and the last."""
     count = len(columns["x"])
     step = -(-count // _MOST_POINTS)
     if step <= 1:

@@ -1,6 +1,6 @@
-"""The paper's figures that need no training, drawn by the library's own functions.
+"""The paper's figures that need no training, drawn with the library's functions.
 
-The paper shows them without their settings; those chosen here are in the captions and legends.
+The paper does not state their settings. The ones chosen here are in the titles and legends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def derivatives() -> Figure:
-    """h'(x) of tanh, sigmoid and their hard versions: where a hard one saturates its derivative is exactly 0."""
+    """Derivatives of tanh, sigmoid and their hard versions, which are exactly 0 where a hard version saturates."""
     figure, [[ax]] = picture.grid(1, 1, 5.6, 3.6)
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "tanh": torch.tanh,
@@ -53,14 +53,14 @@ def _slope(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 _STEPS = ((-1.0, -1.0, 4.0), (1.0, 4.5, 1.5), (0.5, -3.5, 0.5), (-0.5, -2.5, 0.5), (0.4, -0.5, 0.5), (-0.4, 0.75, 0.75))
-"""Height, centre and half width of each hard-tanh of the objective: a valley, lowest at 3, and two traps beside it."""
+"""Height, centre and half-width of each hard tanh in the objective: a valley with its minimum at 3, and two traps."""
 
 
 def objective(x: Tensor, sigma: Tensor | float = 0.0, xi: Tensor | None = None) -> Tensor:
-    """A one-dimensional, non-convex function: a sum of hard-tanhs, all with the same noise at their input (NANI).
+    """Evaluate a one-dimensional non-convex function: a sum of hard tanhs with the same noise at their inputs (NANI).
 
     So ``objective(x, sigma, xi) = f(x + sigma xi)``, and its mean over xi is f smoothed by a Gaussian of width sigma.
-    f has local minima at -4 and -1, its global one at 3, and is flat below -5 and above 6.
+    f has local minima at -4 and -1 and its global minimum at 3. It is flat below -5 and above 6.
 
     >>> objective(torch.tensor([-4.0, -1.0, 3.0]))
     tensor([-0.2500, -1.0000, -2.0000])
@@ -73,13 +73,13 @@ def objective(x: Tensor, sigma: Tensor | float = 0.0, xi: Tensor | None = None) 
 
 
 def smoothed(x: Tensor, sigma: float, points: int = 401) -> Tensor:
-    """The mean of :func:`objective` over xi, at the middles of so many equally likely parts of the normal."""
+    """Return the mean of :func:`objective` over xi, by quadrature with `points` quantiles of the standard normal."""
     xi = torch.special.ndtri((torch.arange(points, dtype=x.dtype) + 0.5) / points)
     return objective(*torch.broadcast_tensors(x[:, None], torch.tensor(sigma, dtype=x.dtype), xi)).mean(dim=1)
 
 
 def annealing() -> Figure:
-    """A non-convex objective: noise smooths it, and as the noise is annealed its minimum moves to the true one."""
+    """Noise smooths a non-convex objective, and as it is annealed the minimum moves to that of the objective."""
     figure, [[left, right]] = picture.grid(1, 2, 4.8, 3.8)
     x = torch.linspace(-8, 8, 801, dtype=torch.float64)
     for sigma, colour in zip((4.0, 2.0, 1.0, 0.0), (picture.ORANGE, picture.GREEN, picture.BLUE, "k"), strict=True):
@@ -100,9 +100,9 @@ def annealing() -> Figure:
 
 
 def descent(start: float, runs: int, steps: int) -> Tensor:
-    """The x, [steps + 1, runs], of gradient descent on the objective from -6, a fresh xi at each step.
+    """Return the path x, [steps + 1, runs], of gradient descent on the objective from x = -6.
 
-    sigma falls linearly from `start` to 0.
+    Each step draws a new xi, and sigma falls linearly from `start` to 0.
     """
     schedule = anneal.linear(start, 0.0, steps)
     xi = functional.standard_normal(torch.tensor(1), (steps, runs)).double()
@@ -114,7 +114,7 @@ def descent(start: float, runs: int, steps: int) -> Tensor:
 
 
 def gaussian_noise() -> Figure:
-    """Gaussian noise around the hard-tanh: h, its linearisation u, and Delta = h - u, which drives sigma."""
+    """Gaussian noise around the hard tanh h: its linearisation u, and Delta = h - u, which determines sigma."""
     figure, [[ax]] = picture.grid(1, 1, 5.8, 4.2)
     c, p, alpha = 2.0, 1.0, 1.0
     x = torch.linspace(-4, 4, 801, dtype=torch.float64)
@@ -140,7 +140,7 @@ def gaussian_noise() -> Figure:
 
 
 def alphas() -> Figure:
-    """The noisy hard-tanh for alpha below 1, 1 and above 1: samples, their mean, and h."""
+    """The noisy hard tanh for alpha below, equal to and above 1: samples, their expectation, and h."""
     schemes = {"normal (NAN)": NAN, "half-normal (NAH)": NAH}
     figure, axes = picture.grid(len(schemes), 3, 3.4, 2.9, sharey=True)
     c, p = 2.0, 1.0
@@ -171,9 +171,9 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "gaussian-noise": gaussian_noise,
     "alphas": alphas,
 }
-"""By the name of its file."""
+"""The function that draws each figure, by the name of the figure's file."""
 
 
 def draw_all(folder: Path) -> list[Path]:
-    """Write every figure as SVG and PNG; returns the files."""
+    """Write every figure as SVG and PNG, and return the paths of the files."""
     return [path for name, draw in FIGURES.items() for path in picture.save(draw(), folder, name)]

@@ -1,7 +1,7 @@
-"""The report: one page of HTML with tables, curves, samples, pictures and a playground, that needs no network.
+"""Writer of the report: one HTML page with tables, curves, samples, pictures and a playground. It needs no network.
 
-Whatever comes from a run's folder goes into the page as text, as data or as an image, never as markup; and the page
-allows no script but its own, by its hash. So a hostile name stays a name.
+Content of a run's folder enters the page as text, data or an image, never as markup. The page's content security policy
+allows only the page's own script, by its hash, so malicious names and texts in a folder cannot run code.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SCRIPTS = ("phi.js", "scale.js", "chart.js", "curves.js", "playground.js", "pag
 
 
 def write(out: Path, to: Path, figures: Sequence[dict[str, str]] = ()) -> Path:
-    """Write the report of all runs below `out`.
+    """Write the report of all runs in `out` and return the path of the page.
 
     Args:
-        out: where the runs are.
+        out: the folder that contains the runs.
         to: the file to write.
-        figures: of each its `caption` and its `source`, a data URL.
+        figures: the `caption` and the `source`, a data URL, of each figure.
     """
     from noisyact_lab.engine.folder.files import write_text
 
@@ -64,15 +64,15 @@ def write(out: Path, to: Path, figures: Sequence[dict[str, str]] = ()) -> Path:
 
 
 def drawn_figures() -> list[dict[str, str]]:
-    """The paper's figures that need no training, each with what it shows and its picture."""
+    """Draw the paper's figures that need no training, and return the caption and the data URL of each."""
     from noisyact_lab.report.figures import FIGURES, draw_all
 
     drawn = []
     with tempfile.TemporaryDirectory() as folder:
         for path in draw_all(Path(folder)):
             if path.suffix == ".svg":
-                # A hundredth of a point is finer than any screen, and without the rest the picture is a third smaller.
-                # Numbers below 1 stay: among them are the scales of letters.
+                # A hundredth of a point is finer than any screen, and rounding to it makes the picture a third smaller.
+                # Numbers below 1 are not rounded, because the scales of glyphs are among them.
                 text = re.sub(r"\b([1-9]\d*\.\d\d)\d+", r"\1", path.read_text(encoding="utf-8"))
                 path.write_text(text, encoding="utf-8")
                 caption = (FIGURES[path.stem].__doc__ or path.stem).splitlines()[0]
@@ -81,7 +81,7 @@ def drawn_figures() -> list[dict[str, str]]:
 
 
 def _shown(section: Section) -> dict[str, Any]:
-    """A section as the template has it: the records, and what is said about them."""
+    """Return the template's variables for a section: its records and the comparison with the paper."""
     table, experiment = section.table, section.experiment
     headline = [arm.row.numbers.get(table.metric, Estimate(())) for arm in section.arms]
     span = _span(headline, [arm.row.paper for arm in section.arms])
@@ -109,18 +109,18 @@ def _shown(section: Section) -> dict[str, Any]:
 
 
 def _span(estimates: Sequence[Estimate], papers: Sequence[float | None]) -> tuple[float, float] | None:
-    """From the least to the greatest number there is; intervals, which can be vast, have no part in it."""
+    """Return the range of all values, with a margin. Intervals are ignored, because they can be very wide."""
     values = [value for estimate in estimates for value in estimate.reached] + [p for p in papers if p is not None]
     if not values:
         return None
     low, high = min(values), max(values)
     margin = 0.06 * (high - low) or 0.5
     low, high = low - margin, high + margin
-    return (low, high) if 0 < high - low < math.inf else None  # vast numbers have no room beside each other
+    return (low, high) if 0 < high - low < math.inf else None  # huge numbers overflow or differ by less than rounding
 
 
 def _place(ours: Estimate, paper: float | None, span: tuple[float, float] | None) -> dict[str, Any]:
-    """Where the marks of a row are, in per cent of its width."""
+    """Return the positions of a row's marks in percent of the plot's width."""
 
     if span is None:
         return {"mean": None, "values": [], "interval": None, "paper": None}
@@ -137,7 +137,7 @@ def _place(ours: Estimate, paper: float | None, span: tuple[float, float] | None
 
 
 def _number(value: float | None) -> str:
-    """Four digits, and all those before the point.
+    """Format a number with four significant digits, or with all digits before the decimal point.
 
     >>> _number(31.12345), _number(123456.7), _number(None)
     ('31.12', '123,457', '-')
@@ -152,6 +152,6 @@ def _part(name: str) -> str:
 
 
 def _as_data(value: Any) -> str:
-    """JSON that can stand in a script element: no `<` ends it."""
+    """Return JSON that is safe in a script element: without `<`, no tag can end the element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

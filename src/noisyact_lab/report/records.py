@@ -1,6 +1,6 @@
-"""What the folders of runs hold, read for the page: tables, curves, endings, samples, pictures and comments.
+"""Reader of run folders for the report: tables, curves, endings, samples, pictures and commentary.
 
-No folder is trusted and no run is dropped in silence: what cannot be read, or does not belong here, is said in a note.
+No folder is trusted and no run is dropped silently: a note reports every file that cannot be read or does not fit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["ArmRuns", "Picture", "Run", "Samples", "Section", "embedded", "secti
 
 _STATUSES = ("finished", "diverged", "partial")
 _MOST_ROWS = 40
-"""Of a table of samples: a page is no place for thousands."""
+"""The maximum number of rows shown of a table of samples, which may have thousands."""
 _MOST_BYTES = 2_000_000
-"""Of a picture."""
+"""The maximum size of a picture in bytes."""
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 
 Column = list[float | None]
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run: how it ended, in one word and in several, and its evaluations by column (`update` is one)."""
+    """One run. `ending` explains `status` in words; `curve` has the evaluations by column, `update` among them."""
 
     seed: str
     status: str
@@ -43,7 +43,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """A table of text: what a model was given and what it made of it."""
+    """A table of text, such as sentences and the model's translations. `left_out` counts the rows not shown."""
 
     title: str
     columns: tuple[str, ...]
@@ -53,7 +53,7 @@ class Samples:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture as a data URL, which needs no file and can run nothing."""
+    """A picture as a data URL, which needs no file and cannot run scripts."""
 
     name: str
     source: str
@@ -61,7 +61,7 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class ArmRuns:
-    """An arm: its row of the table, its runs, and what one of them shows."""
+    """An arm: its row in the table, its runs, and the samples and pictures of the run with seed `shown_seed`."""
 
     row: Row
     runs: tuple[Run, ...]
@@ -77,7 +77,7 @@ class Section:
     experiment: Experiment
     preset: str
     swept: str
-    """The arm, where it is a sweep."""
+    """The name of the swept arm, or an empty string if this is not a sweep."""
     table: Table
     arms: tuple[ArmRuns, ...]
     commentary: tuple[str, ...]
@@ -85,21 +85,21 @@ class Section:
 
     @property
     def metrics(self) -> list[str]:
-        """What the evaluations recorded, the headline first."""
+        """The names of all recorded metrics, starting with the experiment's headline metric."""
         names = {name for arm in self.arms for run in arm.runs for name in run.curve} - {"update"}
         return sorted(names, key=lambda name: (name != self.experiment.metric, name))
 
     @property
     def count(self) -> dict[str, int]:
-        """How many runs there are of each status."""
+        """The number of runs with each status."""
         return {status: sum(getattr(arm.row, status) for arm in self.arms) for status in _STATUSES}
 
 
 def sections(out: Path) -> list[Section]:
-    """Every experiment and preset that has runs below `out`, and then the sweeps there."""
+    """Return a section for every experiment and preset with runs in `out`, followed by the sweeps."""
     found = []
     for name in experiment_names():
-        for preset in reversed(PRESETS):  # the largest, which says most, first
+        for preset in reversed(PRESETS):  # the largest and most informative preset comes first
             if any(out.glob(f"{name}/{preset}/*/seed-*")):
                 found.append(_section_of(load_experiment(name), preset, out))
     for name, preset, arm in _sweeps(out):
@@ -114,7 +114,7 @@ def sections(out: Path) -> list[Section]:
 
 
 def strangers(out: Path) -> list[str]:
-    """Folders of runs below `out` that are of no experiment, preset or arm there is, and so are not shown."""
+    """Return the run folders in `out` that belong to no known experiment, preset or arm. They are not shown."""
     known = {name: [arm.name for arm in load_experiment(name).arms] for name in experiment_names()}
     unknown = set()
     for path in out.glob("*/*/*/seed-*"):
@@ -125,16 +125,16 @@ def strangers(out: Path) -> list[str]:
 
 
 def embedded(path: Path) -> str:
-    """A picture's file as a data URL; SVG and PNG are known."""
+    """Return an SVG or PNG file as a data URL."""
     if path.is_symlink() or not path.is_file():
         raise ValueError(f"{path.name} is not a plain file")
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are shown")
     data = path.read_bytes()
     if path.suffix == ".png" and not data.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError(f"{path.name} is no PNG")
+        raise ValueError(f"{path.name} is not a PNG file")
     if path.suffix == ".svg" and b"<svg" not in data:
-        raise ValueError(f"{path.name} is no SVG")
+        raise ValueError(f"{path.name} is not an SVG file")
     return f"data:{_KINDS[path.suffix]};base64,{base64.b64encode(data).decode()}"
 
 
@@ -159,7 +159,7 @@ def _section(
 
 
 def _sweeps(out: Path) -> list[tuple[str, str, str]]:
-    """Experiment, preset and arm of each sweep."""
+    """Return the experiment, preset and arm of each sweep."""
     found = {path.relative_to(out).parts[2:5] for path in out.glob("sweep/*/*/*/*/seed-*")}
     known = {name: [arm.name for arm in load_experiment(name).arms] for name in experiment_names()}
     return sorted((n, p, a) for n, p, a in found if p in PRESETS and a in known.get(n, ()))
@@ -170,7 +170,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _noted(notes: list[str], who: str, read: Callable[[], _T], otherwise: _T) -> _T:
-    """What `read` gives; where it cannot, a note of why, and `otherwise`."""
+    """Return the result of `read`. If it fails, add the error to the notes and return `otherwise`."""
     try:
         return read()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -181,7 +181,7 @@ def _noted(notes: list[str], who: str, read: Callable[[], _T], otherwise: _T) ->
 def _arm(row: Row, folder: Path, notes: list[str]) -> ArmRuns:
     folders = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
     runs = tuple(_run(path, f"{row.name} {path.name}:", notes) for path in folders)
-    # A finished run shows best what the arm does; an unfinished one is better than none.
+    # Finished runs are the most representative ones. An unfinished run is used only if no finished run has samples.
     order = sorted(zip(runs, folders, strict=True), key=lambda pair: pair[0].status != "finished")
     for run, path in order:
         who = f"{row.name} {path.name}:"
@@ -222,7 +222,7 @@ def _ending(status: str, curve: dict[str, Column], config: dict[str, Any], last:
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Column]:
-    """The numbers of lines, by name; None where a line has no finite one.
+    """Return the numbers in the lines as columns by name, with None where a line has no finite number.
 
     >>> _columns([{"update": 1, "loss": 2.0}, {"update": 2, "text": "no"}])
     {'update': [1, 2], 'loss': [2.0, None]}
@@ -256,6 +256,6 @@ def _sampled(table: Any) -> Samples:
 
 def _pictures(folder: Path, who: str, notes: list[str]) -> tuple[Picture, ...]:
     paths = sorted(path for path in folder.glob("*") if path.suffix in _KINDS and not path.name.startswith("."))
-    once = {path.stem: path for path in paths}.values()  # as SVG where a picture is both
+    once = {path.stem: path for path in paths}.values()  # if a picture exists as PNG and SVG, the SVG is used
     read = ((path, _noted(notes, f"{who} pictures:", lambda p=path: embedded(p), "")) for path in once)
     return tuple(Picture(path.stem.replace("-", " ").replace("_", " "), source) for path, source in read if source)

@@ -1,4 +1,4 @@
-"""Conversion: what noisify replaces, what it leaves alone, and that denoisify undoes it to the bit."""
+"""Conversion: what noisify replaces, what it leaves unchanged, and that denoisify restores a bit-identical model."""
 
 import contextlib
 import copy

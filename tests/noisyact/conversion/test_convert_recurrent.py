@@ -1,4 +1,4 @@
-"""Conversion of recurrent layers and cells: all their settings and their very weights stay, and the way back."""
+"""Conversion of recurrent layers and cells: settings and weight tensors are kept, and it can be undone."""
 
 import copy
 import pickle
@@ -35,7 +35,7 @@ def flat(result) -> list[torch.Tensor]:
 
 
 def outputs(module: nn.Module) -> list[torch.Tensor]:
-    """In evaluation mode, of an input that every kind takes; the flag is put back."""
+    """The outputs in evaluation mode for an input that every kind accepts. The mode is restored."""
     training, dtype = module.training, next(module.parameters()).dtype
     result = flat(module.eval()(torch.linspace(-3, 3, 12, dtype=dtype).reshape(3, 4)))
     module.train(training)
@@ -98,7 +98,7 @@ def test_it_computes_as_one_built_by_hand(case):
 
 
 def test_training_the_noisy_layer_trains_the_original():
-    """Also by torch's own path, which keeps a list of its weights beside the parameters."""
+    """Also with torch's own forward, which keeps a second list of the weights besides the parameters."""
     lstm = nn.LSTM(4, 5)
     noisy = na.noisify(lstm)
     before = outputs(lstm)

@@ -1,4 +1,4 @@
-"""No conversion is silent: what noisify left and why, and what denoisify makes of modules built by hand."""
+"""Reports of a conversion: what noisify skipped and why, and what denoisify does with modules built by hand."""
 
 import warnings
 
@@ -39,7 +39,7 @@ def test_a_model_with_nothing_to_convert_is_named_with_what_it_has():
 
 @pytest.mark.parametrize("kind", LEFT)
 def test_what_was_left_and_why(kind):
-    """Beside something that is converted there is no warning, and the inventory says it."""
+    """If something else is converted there is no warning; the inventory lists what was skipped."""
     make, why = LEFT[kind]
     model = na.noisify(nn.Sequential(nn.Tanh(), make(), make()))
     found = na.inventory(model)
@@ -88,7 +88,7 @@ RECURRENT = {
 @pytest.mark.parametrize("inplace", [True, False])
 @pytest.mark.parametrize("case", RECURRENT)
 def test_recurrent_modules_built_by_hand_become_torchs(case, inplace):
-    """The very weights, all settings, flags and hooks; the function is that of the soft module without noise."""
+    """They keep weight tensors, settings, flags and hooks, and compute the soft function without noise."""
     by_hand, fired = RECURRENT[case](noise="nah:c=3").eval(), []
     by_hand.register_forward_hook(lambda *_: fired.append(1))
     model = nn.Sequential(by_hand)

@@ -1,4 +1,4 @@
-"""The inventory: every saturating call found once, by running and in the source, and the model left as it was."""
+"""The inventory: every saturating call is found once, by running and in the source, and the model is unchanged."""
 
 import importlib.util
 import sys

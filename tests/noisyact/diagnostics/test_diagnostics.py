@@ -1,4 +1,4 @@
-"""saturation(): hand-computed numbers, gradient paths that add up to autograd's, and a model left as it was."""
+"""saturation(): numbers computed by hand, gradient paths that add up to autograd's, and an unchanged model."""
 
 import math
 
@@ -97,7 +97,7 @@ SCHEMES = ["nan:c=3", "nah:c=3,alpha=0.9", "nah:c=9,clip=True", "nani:sigma=2", 
 @pytest.mark.parametrize("pair", [HARD_TANH, HARD_SIGMOID, SMOOTH], ids=["tanh", "sigmoid", "functions"])
 @pytest.mark.parametrize("mode", ["train", "sample", "expectation", "hard"])
 def test_the_paths_add_up_to_the_gradient(noise, pair, mode):
-    """One unit at a time: the signs that the report leaves out make the three paths autograd's gradient."""
+    """The report has absolute values. For one unit, the paths with their signs sum to autograd's gradient."""
     eval_noise = mode if mode != "train" else "expectation"
     module = NoisyActivation(pair, noise, dtype=torch.float64, eval_noise=eval_noise).train(mode == "train")
     for value in (-2.9, -0.3, 0.7, 1.2, 4.0):

@@ -1,4 +1,4 @@
-"""saturation() inside recurrent layers and cells: the same numbers as of modules, and a layer left as it was."""
+"""saturation() inside recurrent layers and cells: the same numbers as for modules, and an unchanged layer."""
 
 import math
 
@@ -99,7 +99,7 @@ def test_a_packed_batch():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_layer_is_left_as_it_was(fails):
-    """And what is seen is what the layer does: the same noise, the same output."""
+    """The observed values are those of the layer: the same noise and the same output."""
     layer = na.NoisyLSTM(3, 4, 2, noise="nah:c=3")
     x, wrong, outputs = 4 * torch.randn(5, 2, 3), torch.randn(5, 2, 7), []
     torch.manual_seed(3)
@@ -118,7 +118,7 @@ def test_the_layer_is_left_as_it_was(fails):
 
 
 class Tagger(nn.Module):
-    """A layer and a cell inside a model, one step each: their noise is at no input of theirs."""
+    """A layer and a cell inside a model, one step each. Their noise is not at their inputs."""
 
     def __init__(self):
         super().__init__()
@@ -155,7 +155,7 @@ def test_a_meter_sees_the_nonlinearities_of_layers_and_cells():
 
 @pytest.mark.parametrize("make", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
 def test_training_is_the_same_with_a_meter(make):
-    """Output, gradients and generators, by the same kernels; hooks are not called for the meter's sake."""
+    """Output, gradients and generators are the same, from the same kernels, and the meter calls no hooks."""
     layer = make(4, 6, num_layers=2, dropout=0.3)
     packed = pack_sequence([torch.randn(5, 4), torch.randn(2, 4)])
     found, calls = [], []

@@ -1,4 +1,4 @@
-"""A slice of both fuzzers, and sizes that 32 bits do not hold. `make sanitize` runs more of it, under sanitizers."""
+"""Some cases of both fuzzers, and sizes that exceed 32 bits. `make sanitize` runs more cases, under sanitizers."""
 
 import ctypes
 
@@ -28,13 +28,13 @@ def test_random_invalid_calls_raise(fuzzer, monkeypatch):
 
 
 def test_products_of_many_columns():
-    """Their vectors, numbered and multiplied by a group's number, do not fit 32 bits."""
+    """The index of a vector times the number of a group exceeds 32 bits."""
     right = torch.arange(6_000_000, dtype=torch.float32)[None]
     assert torch.equal(matmul(torch.full((1, 1), 2.0), right), 2 * right)
 
 
 def test_a_layer_of_many_inputs():
-    """The same in a layer, whose gradient of the input is such a product."""
+    """The gradient of this layer's input is a product with many columns."""
     rnn = na.NoisyRNN(1_600_000, 1, noise=None, bias=False, backend="cpu")
     x = torch.full((1, 1, 1_600_000), 1e-3, requires_grad=True)
     rnn(x)[0].sum().backward()
@@ -53,7 +53,7 @@ def test_chunks_are_counted_in_64_bits():
 
 
 def test_memory_that_the_kernels_cannot_have_is_an_error(monkeypatch):
-    """Scratch space for so many threads is more than any machine has; no thread is started without it."""
+    """No machine has the scratch memory for this many threads, and no thread is started without it."""
     layer = na.NoisyLSTM(300, 300, backend="cpu")
     x = torch.randn(2, 2, 300)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2**31 - 1)
@@ -64,7 +64,7 @@ def test_memory_that_the_kernels_cannot_have_is_an_error(monkeypatch):
 
 
 def test_kernels_from_another_folder(tmp_path, monkeypatch):
-    """NOISYACT_LIBRARIES, as make sanitize uses it."""
+    """The variable NOISYACT_LIBRARIES, which `make sanitize` uses."""
     monkeypatch.setenv("NOISYACT_LIBRARIES", str(tmp_path))
     load = native._load.__wrapped__  # without what it remembers
     assert load() == (None, f"no library in NOISYACT_LIBRARIES={tmp_path}; torch operations are used")

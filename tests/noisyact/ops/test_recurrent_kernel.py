@@ -20,7 +20,7 @@ KINDS = {
     "rnn_relu": (na.NoisyRNN, na.NoisyRNNCell, {"nonlinearity": "relu"}),
 }
 SCHEMES = ["nan", "nah", "nani", "nanil", "nanis", "nah:clip=True", "nan:alpha=0.9", None]
-# (steps, batch, hidden): every value asked for once at least, the large ones where the step-by-step reference is quick.
+# (steps, batch, hidden): every value occurs at least once, large ones in cases for which the reference is fast.
 SIZES = [
     (1, 1, 1), (35, 20, 200), (2, 3, 650), (63, 3, 17), (200, 1, 64), (1, 64, 1024), (2, 20, 1024), (35, 3, 64),
     (200, 3, 17), (63, 64, 1), (35, 64, 17), (2, 1, 200), (63, 20, 64),
@@ -54,7 +54,7 @@ def assert_close(one, other, steps_in_derivative=False):
     """Within float32's rounding, by the size of each tensor.
 
     Where noise enters before the kink, or the result is clipped, a rounding error may put a value on the other side
-    of it and change single elements by much: then all but one in a hundred must be close, and the whole nearly so.
+    of it and change single elements a lot. Then 99% of the elements must be close, and the norm nearly so.
     """
     (outputs, gradients), (expected, expected_gradients) = one, other
     assert gradients.keys() == expected_gradients.keys()
@@ -209,7 +209,7 @@ def test_the_same_bits_again_and_with_any_number_of_threads(kind):
 
 @pytest.mark.parametrize("part", ["x", "h", "c", "weights", "p", "only the last state", "nothing"])
 def test_gradients_of_a_part_are_those_of_the_whole(part):
-    """What needs no gradient, or gets none, is left out by the kernel; the rest must not notice."""
+    """The kernel skips gradients that are not needed, which must not change the others."""
     module = na.NoisyLSTM(6, 18, backend="cpu")
     x, h, c = 2 * torch.randn(7, 3, 6), torch.randn(1, 3, 18), torch.randn(1, 3, 18)
     leaves = {"x": x, "h": h, "c": c, "weights": module.weight_hh_l0, "p": module.noise.p_l0}

@@ -1,4 +1,4 @@
-"""Backward of recurrent layers and cells reads what the forward pass had, and no memory that may be gone."""
+"""Backward of recurrent layers and cells uses the values of the forward pass, and no memory that was freed."""
 
 import gc
 
@@ -20,7 +20,7 @@ X = 5 * torch.randn(7, 3, 4, generator=torch.Generator().manual_seed(3))
 
 
 def gradients(layer, between=lambda: None):
-    """Of all parameters, with something done between forward and backward."""
+    """The gradients of all parameters, with an action between forward and backward."""
     layer.zero_grad()
     torch.manual_seed(1)
     x = X.clone() if isinstance(layer, torch.nn.RNNBase) else X[0].clone()

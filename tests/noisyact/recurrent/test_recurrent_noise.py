@@ -1,4 +1,4 @@
-"""The noise of the recurrent layers: the paper's equations by hand, what may not change a result, and what must."""
+"""The noise of the recurrent layers: the paper's equations by hand, what must not change a result, and what must."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Soft and without noise, the recurrent layers and cells are torch's own; and they refuse what is wrong by name."""
+"""Soft recurrent layers and cells without noise equal torch's, and errors name a wrong argument."""
 
 import pytest
 import torch
@@ -117,7 +117,7 @@ def test_cells_are_torchs(backend, kind, batch, size, hidden, bias, with_state, 
 
 @pytest.mark.parametrize("kind", LAYERS)
 def test_relu_and_hard_layers_without_noise(kind):
-    """Hard and without noise is the hard network, which is not torch's; a rectifier is hard already, and is."""
+    """Hard layers without noise differ from torch's soft ones. A ReLU layer is already hard, so it equals torch's."""
     x = 3 * torch.randn(5, 2, 4)
     mine, theirs = LAYERS[kind]
     ours, torchs = mine(4, 3, noise=None), theirs(4, 3)

@@ -1,4 +1,4 @@
-"""Recurrent layers and cells under torch's transforms and tracers: right, or an error that names the way out."""
+"""Recurrent layers and cells under torch's transforms and tracers: correct, or an error that suggests a workaround."""
 
 import warnings
 

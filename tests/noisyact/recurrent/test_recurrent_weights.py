@@ -1,4 +1,4 @@
-"""Recurrent layers and cells compute with the weights that the module has, however they were given."""
+"""Recurrent layers and cells compute with the module's current weights, however they were set."""
 
 import copy
 
@@ -41,7 +41,7 @@ def made(module: str, settings: str) -> nn.Module:
 
 
 def output(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Of a layer, or of two steps of a cell, so that W_hh has its part; always with the same noise."""
+    """The output of a layer, or of two steps of a cell so that W_hh is used, with the same noise."""
     torch.manual_seed(7)
     found = module(x) if isinstance(module, nn.RNNBase) else module(x[1], module(x[0]))
     return found[0] if isinstance(found, tuple) else found

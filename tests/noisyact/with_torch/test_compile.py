@@ -1,4 +1,4 @@
-"""torch.compile: whole graphs, the gradients of eager mode, fresh noise, no recompilation, whatever is recomputed."""
+"""torch.compile: full graphs, the gradients of eager mode, new noise at each call, and no recompilation."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_gradients_are_right_whatever_the_compiler_recomputes(case: str, monkeyp
 
 @pytest.mark.parametrize("case", ["budget 0", "aggressive", "region budget 0"])
 def test_draws_that_the_compiler_recomputes_would_be_wrong(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why there is a stream: a draw in such a graph gives the right output and a wrong gradient."""
+    """The reason for the stream: a draw in such a graph gives the right output and a wrong gradient."""
 
     @torch.compiler.assume_constant_result
     def never() -> bool:
@@ -282,7 +282,7 @@ def test_sampling_without_gradients_leaves_the_stream_usable() -> None:
 
 @pytest.mark.parametrize("budget", [1.0, 0.5])
 def test_a_generator_is_refused_not_ignored(budget: float) -> None:
-    """torch compiles no draw from a generator object; silence would mean noise from elsewhere."""
+    """torch cannot compile a draw from a generator object, and would silently use another generator."""
     generator = torch.Generator()
 
     def form(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Several processes: noise of their own on every rank, parameters that stay together, sharding."""
+"""Several processes: different noise on every rank, synchronised parameters, sharding."""
 
 from __future__ import annotations
 

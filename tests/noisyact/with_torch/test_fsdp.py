@@ -1,4 +1,4 @@
-"""FSDP2 frees the weights after forward and gathers them again for backward: gradients are those of one process."""
+"""FSDP2 frees the weights after forward and gathers them again for backward: gradients equal those of one process."""
 
 from __future__ import annotations
 

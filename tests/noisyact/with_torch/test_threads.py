@@ -1,4 +1,4 @@
-"""Who draws, when, and from what: generators are left alone, repeat, and do not meet across threads."""
+"""Draws of seeds: which generator they come from, that they repeat, and that threads do not interfere."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_forward_mode_keeps_the_tangent() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_derivatives_of_derivatives(scheme: str) -> None:
-    """Second and third derivatives by a seed equal those by the same xi, which torch finds by itself."""
+    """Second and third derivatives with a seed equal those with the same xi, which autograd computes."""
     x, p, seed = (4 * torch.randn(3, 8)).requires_grad_(), torch.randn(8, requires_grad=True), torch.tensor(5)
     xi = functional.standard_normal(seed, x.shape)
     weights = torch.linspace(-1, 1, 24).reshape(3, 8)
@@ -228,7 +228,7 @@ def test_compiled_transforms(randomness: str) -> None:
 
 
 def test_vmap_where_draws_may_be_recomputed_is_refused() -> None:
-    """The stream knows no members: every one would get the same noise."""
+    """The stream does not distinguish members of a vmap: all would get the same noise."""
     torch._dynamo.reset()
     layer = na.NoisyHardTanh("nan")
 

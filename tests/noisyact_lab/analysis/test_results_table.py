@@ -1,4 +1,4 @@
-"""Tables: intervals by hand, and no run that is dropped in silence."""
+"""Tables: intervals computed by hand, and no run is dropped silently."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def test_every_run_is_counted(tmp_path):
     nan = row(table, "nan")
     assert (nan.finished, nan.diverged, nan.partial) == (2, 1, 2)
     assert nan.runs == "5 (1 diverged, 2 partial)"
-    assert nan.numbers["test_error"].values == (10.0, 12.0)  # the diverged run's last number has no part in it
+    assert nan.numbers["test_error"].values == (10.0, 12.0)  # the diverged run's last number is excluded
     assert nan.numbers["updates_to_1%"].values == (None, 40.0)
     assert row(table, "hard").runs == "0"
     assert table.order().startswith("nan ~ reference; no number: hard, leak, curriculum,")

@@ -1,4 +1,4 @@
-"""The benchmark measures right results only, and says what it measured."""
+"""The benchmarks refuse wrong results, and print what they measured."""
 
 import json
 

@@ -31,7 +31,7 @@ COMMANDS = [(words, command) for words, command in commands(typer.main.get_comma
 
 
 def plain(text):
-    """As a reader joins it: without escapes for rich, the panels' lines and the breaks between lines."""
+    """The text as it reads: without escapes for rich, panel borders and line breaks."""
     return re.sub(r"[\s│]", "", text.replace("\\[", "["))
 
 
@@ -46,7 +46,7 @@ def test_help_shows_every_bracket(words, command):
 
 
 def test_there_are_brackets_to_show():
-    """Else the test above proves nothing."""
+    """Without brackets, the test above would prove nothing."""
     shown = plain(CliRunner().invoke(app, ["run", "--help"]).output)
     assert {"[settings]", "[:WHERE]", "[:FOLDER]", "[:PROJECT]", "[:URI]"} <= set(BRACKETS.findall(shown))
 
@@ -128,7 +128,7 @@ main()
     ],
 )
 def test_threads_of_a_run_do_not_spin_for_long(command, given, seen):
-    """Said before torch, which reads it once; whoever sets it otherwise is heard."""
+    """The variable is set before torch is imported, which reads it once, and a user's value is kept."""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run([sys.executable, "-c", SPY, *command], capture_output=True, text=True, env=clean | given)
     assert done.stdout.splitlines()[0] == seen

@@ -75,7 +75,7 @@ def test_found_in_any_usual_place_and_form(folder, tmp_path):
 
 
 def test_a_truncated_file_is_not_present(folder):
-    """By its size alone; of a text compressed here the size is unknown, and only verifying tells."""
+    """The size shows it. The size of a text that the user compressed is unknown, so only verify() can tell."""
     folder.mkdir(parents=True)
     (folder / "second.bin").write_bytes(SECOND[:-1])
     assert (locate.status(TINY), locate.has_all(TINY)) == ("damaged (1 of 2 files)", False)
@@ -215,7 +215,7 @@ def test_wrong_contents_are_removed_and_named(server, folder):
     with pytest.raises(fetch.Refused, match="ended after 100 of the 28,000 bytes"):
         fetch.fetch(at(base))
     (served / "first.txt").unlink()
-    with pytest.raises(ConnectionError, match=r"first\.txt: the server says 404"):
+    with pytest.raises(ConnectionError, match=r"first\.txt: the server returned 404"):
         fetch.fetch(at(base))
     assert left_in(folder) == []
 
@@ -284,11 +284,11 @@ def test_idx_reads_plain_and_compressed(tmp_path):
         (idx_bytes(b"abcd", 2, 2), "begins with 00 00 08 02, not 00 00 08 01"),
         (bytes([0, 0, 13, 1, 0, 0, 0, 1, 0, 0, 0, 0]), "begins with 00 00 0d 01"),
         (bytes([0, 0, 8, 1, 0, 0]), "ends within its header, after 6 bytes"),
-        (idx_bytes(b"abc", 4), r"says \(4,\), 4 bytes, but it holds 3"),
-        (idx_bytes(b"abcde", 4), r"says \(4,\), 4 bytes, but it holds more than 4"),
+        (idx_bytes(b"abc", 4), r"states \(4,\), 4 bytes, but the file holds 3"),
+        (idx_bytes(b"abcde", 4), r"states \(4,\), 4 bytes, but the file holds more than 4"),
         (idx_bytes(b"", 0), "allowed are 1 to"),
         (idx_bytes(b"abc", 4_000_000_000), "allowed are 1 to"),
-        (idx_bytes(b"abc", 200_000_000), "200,000,000 bytes, but it holds 3"),
+        (idx_bytes(b"abc", 200_000_000), "200,000,000 bytes, but the file holds 3"),
     ],
 )
 def test_idx_names_what_is_wrong(data, said, tmp_path):
@@ -303,7 +303,7 @@ def test_idx_with_a_broken_gzip(tmp_path):
     path = tmp_path / "labels.gz"
     for data in (whole[:500], whole[:-3], b"not gzip", whole[:-8] + bytes(8)):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="not a whole gzip file"):
+        with pytest.raises(ValueError, match="not a valid gzip file"):
             idx.read(path, 1)
 
 

@@ -1,4 +1,4 @@
-"""Archives with files of a data set: good ones, and those that do their worst."""
+"""Archives with files of a data set: valid ones and malicious ones."""
 
 import contextlib
 import gzip

@@ -1,4 +1,4 @@
-"""Flickr8k: words, vocabulary, annotations by hand, and files that do not fit together, named."""
+"""Flickr8k: words, vocabulary, annotations by hand, and errors that name inconsistent files."""
 
 import numpy as np
 import pytest
@@ -120,10 +120,10 @@ def test_lists_of_another_length_are_named(flickr):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("dev000_x.jpg#0 A dog\n", "not of the form name#number"),
-        ("dev000_x.jpg\tA dog\n", "not of the form name#number"),
-        ("dev000_x.jpg#0\t. ,\n", "a caption without a word"),
-        ("dev000_x.jpg#0\t\n", "a caption without a word"),
+        ("dev000_x.jpg#0 A dog\n", "expected name#number"),
+        ("dev000_x.jpg\tA dog\n", "expected name#number"),
+        ("dev000_x.jpg#0\t. ,\n", "the caption has no words"),
+        ("dev000_x.jpg#0\t\n", "the caption has no words"),
     ],
 )
 def test_captions_that_are_none_are_named_with_their_line(flickr, line, message):

@@ -1,4 +1,4 @@
-"""Parallel text: what is kept of it, what is left out and counted, what is wrong and named."""
+"""Parallel text: which pairs are kept, which are dropped and counted, and errors."""
 
 import gzip
 import lzma
@@ -60,7 +60,7 @@ def test_the_commonest_words_are_kept(backwards):
 
 def test_files_that_are_no_pairs_are_named(backwards):
     (backwards / "val.fr").write_text("un\ndeux\n")
-    with pytest.raises(ValueError, match=r"val\.en has 30 lines and .*val\.fr has 2: they are no pairs"):
+    with pytest.raises(ValueError, match=r"val\.en has 30 lines and .*val\.fr has 2: not parallel"):
         corpus("multi30k", 100, 50)
     (backwards / "val.fr").write_bytes(b"un\n\xff\n")
     with pytest.raises(ValueError, match=r"val\.fr, line 2: not UTF-8"):
@@ -91,7 +91,7 @@ def test_the_packed_file_is_all_one_needs(backwards, monkeypatch):
         corpus("multi30k", 99, 50)
     path = packed_path("multi30k", 100, 50)
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(ValueError, match="not a packed corpus, or not a whole one"):
+    with pytest.raises(ValueError, match="is not a valid packed corpus"):
         PackedCorpus.read(path)
 
 

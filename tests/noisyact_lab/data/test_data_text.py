@@ -1,4 +1,4 @@
-"""Text: words and characters by hand, files in every form, and what is wrong with one named with its line."""
+"""Text: words and characters by hand, compressed files, and errors that name the line."""
 
 import gzip
 import lzma
@@ -80,7 +80,7 @@ def test_every_form_of_a_file(suffix, tmp_path, treebank):
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
 def test_compressed_text_is_found_and_verified(suffix, tmp_path):
-    """By the size and checksum of the text; a compressor has many ways to write the same."""
+    """Size and checksum are those of the text, because compressed files of one text differ."""
     content = b"one two\n" * 50
     (file,) = set_of(file_of("some.txt", content)).files
     path = tmp_path / f"some.txt{suffix}"
@@ -92,7 +92,7 @@ def test_compressed_text_is_found_and_verified(suffix, tmp_path):
     path.write_bytes(PACKED[suffix](content[8:]))
     assert verify.problem_of(path, file) == f"{path} has 392 bytes, not 400"
     path.write_bytes(PACKED[suffix](content)[:-12])
-    assert f"is not a whole {suffix} file" in verify.problem_of(path, file)
+    assert f"is not a valid {suffix} file" in verify.problem_of(path, file)
     (other,) = set_of(file_of("some.npz", content)).files
     (tmp_path / f"some.npz{suffix}").write_bytes(PACKED[suffix](content))
     assert locate.file_in(tmp_path, other) is None
@@ -105,19 +105,19 @@ def test_cut_compressed_file(suffix, tmp_path):
     whole = PACKED[suffix](lines.encode())
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(
-        ValueError, match=rf"text\{suffix}: not a whole \{suffix} file, after line [1-9]\d*: "
+        ValueError, match=rf"text\{suffix}: not a valid \{suffix} file, after line [1-9]\d*: "
     ) as raised:
         text.lines(path)
     line = int(str(raised.value).split("after line ")[1].split(":")[0])
     assert 1000 < line < 19_000
     path.write_bytes(b"no archive at all\n")
-    with pytest.raises(ValueError, match=rf"not a whole \{suffix} file, after line 0"):
+    with pytest.raises(ValueError, match=rf"not a valid \{suffix} file, after line 0"):
         text.lines(path)
 
 
 def test_bad_text_is_named_with_its_line(tmp_path):
     paths = written(tmp_path, train="a b\nc d\ne")
-    with pytest.raises(ValueError, match=r"train\.txt, line 3: the file ends within it"):
+    with pytest.raises(ValueError, match=r"train\.txt, line 3: the file ends without a newline"):
         text.read(paths, WORDS)
     paths["train"].write_bytes(b"a b\n\xff\n")
     with pytest.raises(ValueError, match=r"train\.txt, line 2: not UTF-8: invalid start byte at its byte 0"):
@@ -134,11 +134,11 @@ def test_bad_text_is_named_with_its_line(tmp_path):
 
 
 def test_what_is_not_the_treebank_is_refused(treebank):
-    with pytest.raises(ValueError, match=r"ptb\.train\.txt: ends after line 151, the Treebank's after line 42,068"):
+    with pytest.raises(ValueError, match=r"ptb\.train\.txt: has 151 lines, but the Treebank's file has 42,068"):
         text.penn_treebank(WORDS)
     (treebank / "ptb.train.txt").write_text("a\n" * 42_068)
     with pytest.raises(
-        ValueError, match=r"ptb\.train\.txt: not the Treebank's: its text has sha256 [0-9a-f]{64}, not "
+        ValueError, match=r"ptb\.train\.txt: not the Treebank's file: the text has sha256 [0-9a-f]{64}, not "
     ):
         text.penn_treebank(WORDS)
     (treebank / "ptb.test.txt").unlink()

@@ -1,4 +1,4 @@
-"""Runs whose files were damaged while they were stopped: what is noticed, what is said, and that nothing is made up."""
+"""Runs whose files were damaged while they were stopped: what is detected and reported; no result is invented."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def test_records_that_changed_while_a_run_was_stopped_are_noticed(out, finished,
 
 
 def test_records_that_lost_their_end_are_made_again(out, finished):
-    """The checkpoint before knows of none of the lost lines."""
+    """The run resumes from the previous checkpoint, which was written before the lost lines."""
     folder = stop(out)
     path = folder / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
@@ -75,7 +75,7 @@ def test_records_that_lost_their_end_are_made_again(out, finished):
 
 
 def test_lines_behind_the_checkpoint_are_recorded_again(out, finished):
-    """As after a kill between the lines and the checkpoint: no damage, and nothing is said."""
+    """This is the state after a kill between lines and checkpoint, not damage, so nothing is reported."""
     folder = stop(out)
     shutil.rmtree(folder / "checkpoints" / "000000012")
     said = train(out).stderr
@@ -184,7 +184,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("how", FOREIGN)
 def test_checkpoints_of_something_else_are_named(out, how):
-    """Their checksum fits: no accident made them, so the one before is not taken in their place."""
+    """Their checksum is valid, so this is no accident, and the run does not fall back to an older checkpoint."""
     checkpoint = stop(out) / "checkpoints" / "000000012"
     data = (checkpoint / "tensors.safetensors").read_bytes()
     assert {WEIGHT, MOMENT} <= load(data).keys()

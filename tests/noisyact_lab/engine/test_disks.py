@@ -1,4 +1,4 @@
-"""Disks that are full or cannot be written, and places that are none: a sentence, an exit code, and nothing is lost."""
+"""Full disks, read-only disks and invalid paths: a message, an exit code, and nothing is lost."""
 
 import contextlib
 import errno
@@ -40,7 +40,7 @@ def small_disk(tmp_path):
 
 
 def test_a_disk_that_is_full_from_any_moment_on(tmp_path, whole, monkeypatch):
-    """All that is written is synced: from the nth time on that fails, and the run resumes when it does not."""
+    """Every write calls fsync. It fails from the nth call on, and the run resumes once it succeeds again."""
     sync, count = os.fsync, iter(())
 
     def full(handle):

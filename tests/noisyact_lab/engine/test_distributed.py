@@ -23,7 +23,7 @@ pytest.importorskip("lightning")
 
 
 class ThreeProcesses(ProcessGroup):
-    """What a task sees of three processes before anything is sent."""
+    """The part of a group of three processes that a task uses before any communication."""
 
     rank, size = 1, 3
 
@@ -50,7 +50,7 @@ def started(out: Path, updates: int, *arguments: str, **environment: str) -> sub
 
 
 def test_a_process_that_fails_ends_all_and_two_machines_do_what_two_devices_do(tmp_path):
-    """One test: the record of the devices, up to the failure, is that with which the machines' is compared."""
+    """One test, because the record of the devices up to the failure is compared with that of the machines."""
     devices = folder_of(tmp_path / "devices", "unique", "smoke", "nan", 0)
     _fails_after_two_evaluations(tmp_path / "devices", devices / "metrics.jsonl")
     machines = folder_of(tmp_path / "machine-0", "unique", "smoke", "nan", 0)
@@ -65,7 +65,7 @@ def test_a_process_that_fails_ends_all_and_two_machines_do_what_two_devices_do(t
 
 
 def test_what_the_first_process_cannot_write_is_said_once(tmp_path):
-    """The others are told of it: to them it would be a connection that is lost, and a traceback."""
+    """The other processes are told, or they would print a traceback for a lost connection."""
     (tmp_path / "file").touch()
     parent = started(tmp_path / "file", 40, "--devices", "2")
     said = parent.communicate(timeout=60)[1]
@@ -89,7 +89,7 @@ def _fails_after_two_evaluations(out: Path, metrics: Path) -> None:
 
 
 def _two_machines(out: Path) -> None:
-    """Both are this one, and are given the same command; that of rank 0 keeps the record."""
+    """Both machines are this one and get the same command. The process with rank 0 writes the record."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}

@@ -1,4 +1,4 @@
-"""Loggers: everything is logged once, whatever happens to the run; whatever happens to a logger, the run goes on."""
+"""Loggers: everything is logged once even if the run is interrupted, and a failing logger does not stop the run."""
 
 import importlib.util
 import json
@@ -59,7 +59,7 @@ def expected_points(folder: Path) -> list[tuple[str, int, float]]:
 
 
 def run_files(folder: Path) -> dict[str, bytes]:
-    """All but times, what the code was, and what loggers keep."""
+    """The files of a run without times, code versions and the loggers' files."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {str(path.relative_to(folder)): path for path in files}
     return {

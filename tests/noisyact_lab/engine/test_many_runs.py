@@ -1,4 +1,4 @@
-"""Many runs from Python: what is wrong with any of them is said before the first begins."""
+"""Many runs from Python: errors in any of them are raised before the first begins."""
 
 import pytest
 from run_cases import kept

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: the same as here to the byte, whatever happens to the cluster's machines."""
+"""Runs on a Ray cluster: byte-identical to local runs, even if machines of the cluster are lost."""
 
 import json
 import secrets
@@ -115,7 +115,7 @@ def _until(process, happened, seconds=180.0):
 
 
 def test_a_worker_goes_on_where_another_was_lost(tmp_path):
-    """The worker's side alone, without a cluster: lost after any of its messages, another does the rest."""
+    """Without a cluster: a worker is lost after each of its messages, and another one finishes the run."""
     expected = kept(done_here(tmp_path / "here", "nan", 0, TINY))
     for heard in range(1, 8):
         job = Job("unique", "nan", "smoke", 0, tmp_path / str(heard), "cpu", TINY)

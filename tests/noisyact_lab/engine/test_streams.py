@@ -1,4 +1,4 @@
-"""Several runs in one process: each ends as it does alone, whatever the others draw or how they end."""
+"""Several runs in one process: each has the result of a single run, whatever the others draw or however they end."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""A run's folder kept in two places: the copy is a run that can go on, at every moment."""
+"""A run's folder kept in two places: at every moment, the copy is a run that can be resumed."""
 
 import os
 import shutil
@@ -67,7 +67,7 @@ class Killed(BaseException):
 
 
 def test_killed_while_it_is_written_the_copy_goes_on(sent, tmp_path, monkeypatch):
-    """At every third file operation of all writing; what was being written is dropped, and the run done from there."""
+    """Killed at every third file operation: partial changes are dropped, and the run resumes from the copy."""
     changes, original = sent
     expected = files(original, without=("timing.jsonl", "result.json"))
     kills = 0

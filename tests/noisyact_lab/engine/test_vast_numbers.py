@@ -1,4 +1,4 @@
-"""Records with numbers that are vast but finite: the table and the page show them, and none ends either."""
+"""Records with numbers that are vast but finite: the table and the report show them without an error."""
 
 import html
 import json

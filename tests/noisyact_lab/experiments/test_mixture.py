@@ -1,4 +1,4 @@
-"""The mixture of Gaussians: every arm runs, the same seed gives the same bytes, and noise is where units saturate."""
+"""Mixture of Gaussians: every arm runs, the same seed gives identical bytes, and only saturated units have noise."""
 
 import pytest
 import torch

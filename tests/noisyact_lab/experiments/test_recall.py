@@ -54,7 +54,7 @@ def test_bits_are_even():
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("size", [0.0, 30.0, 1e15])
 def test_gradients_are_finite_for_extreme_weights(arm, size):
-    """Weights so large that all that is told to the heads is at its limits, or nothing at all."""
+    """Weights of zero, and weights so large that all inputs of the heads are at their limits."""
     task = Recall(RECALL.effective(arm, "smoke", {**TINY, "rows": 8}), 0, CPU)
     if arm == "nan-annealed":
         na.set_noise_scale(task.model, 30.0)

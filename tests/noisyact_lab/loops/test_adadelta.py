@@ -1,4 +1,4 @@
-"""Adadelta: by hand, and on every device torch's, in checkpoints too."""
+"""Adadelta: one step by hand, and equality with torch's on every device, including checkpoints."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_it_resumes_from_torchs_checkpoint_and_torch_from_its(device):
 
 @pytest.mark.gpu
 def test_a_recorded_step_is_torchs():
-    """Its gradients are new tensors at every call, and nothing is compiled while the step is recorded."""
+    """The gradients are new tensors at every call, and nothing is compiled during the recording."""
     results = []
     for make in (adadelta, torchs):
         torch.manual_seed(0)

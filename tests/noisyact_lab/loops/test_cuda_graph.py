@@ -1,4 +1,4 @@
-"""Steps as CUDA graphs, and batches drawn ahead: a GPU is kept at work, and nothing of a run changes."""
+"""CUDA graphs and batches drawn in advance do not change a run's results."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_on_a_cpu_the_step_is_as_it_is():
 
 
 def test_draws_are_the_same_however_many_are_made_at_once():
-    """Nor do they go past an evaluation, where the generator's state is kept, or the end."""
+    """They also stop at an evaluation, where the generator's state is saved, and at the end."""
     generator, asked = torch.Generator().manual_seed(1), []
 
     def draw(first: int, last: int) -> Tensor:
@@ -94,7 +94,7 @@ CASES = [
     ("make", "arm", "changes"), CASES, ids=lambda value: getattr(value, "__name__", str(value)[:20])
 )
 def test_a_graph_does_what_the_step_does(make, arm, changes, tiny):
-    """Without noise; and with it, since the random numbers are the same too."""
+    """With noise too, because a graph draws the same random numbers."""
     plain, graph = (trained(make, arm, changes, plain, 20) for plain in (True, False))
     assert torch.equal(plain[2], graph[2])
     torch.testing.assert_close(graph[1], plain[1], rtol=1e-4, atol=1e-5)
@@ -104,7 +104,7 @@ def test_a_graph_does_what_the_step_does(make, arm, changes, tiny):
 @pytest.mark.gpu
 @pytest.mark.parametrize("arm", ["reference", "nan"])
 def test_a_run_repeats_to_the_bit(arm):
-    """At the full size: torch's own gradient of an embedding would not, with so many symbols at once."""
+    """At full size, where torch's own gradient of an embedding is not deterministic."""
     once, again = (trained(Unique, arm, {"batch": 128, "hidden": 64, "embedding": 32}, False, 40) for _ in range(2))
     assert torch.equal(once[1], again[1])
     assert all(map(torch.equal, once[0].values(), again[0].values()))
@@ -165,7 +165,7 @@ def test_each_shape_has_one_graph_and_nothing_waits():
 
 @pytest.mark.gpu
 def test_an_optimisers_state_begins_with_the_first_update():
-    """Were it made while recording, it would be made anew at each replay."""
+    """A state created during the recording would be created again by each replay."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1).cuda()
     optimizer = torch.optim.Adam(model.parameters(), 0.1, capturable=True)

@@ -1,4 +1,4 @@
-"""Vectors of symbols: as nn.Embedding has them, and repeatable."""
+"""Embeddings: equal to nn.Embedding, and deterministic."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The Neural Turing Machine: its addressing worked out by hand, the whole by the book, numbers that stay finite."""
+"""The Neural Turing Machine: addressing by hand, the complete machine against a plain version, finite numbers."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The translation model: what padding may not change, what a search sees, how it begins, that noise finds all of it."""
+"""The translation model: padding changes nothing, search equals training, initial weights, and noise in all units."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_nll_is_the_sum_over_words(model):
 
 
 def test_a_search_sees_what_training_saw(model):
-    """The steps of a search, given the target's words one by one, have the probabilities of the whole pass."""
+    """The steps of a search, given the target's words one by one, have the probabilities of a full pass."""
     source, lengths, target, _ = batch()
     logits, _ = model(source, lengths, target)
     state, constants = model.start(source, lengths)

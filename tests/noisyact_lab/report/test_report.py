@@ -109,7 +109,7 @@ def test_the_paper_against_our_interval():
     assert agreement.against_paper(two, 14.0) == "the paper's value is inside our interval"
     assert agreement.against_paper(two, 15.0) == "ours is lower: the paper's value is above our interval"
     assert agreement.against_paper(two, -11.0) == "ours is higher: the paper's value is below our interval"
-    assert agreement.against_paper(Estimate((None,)), 1.0) == "no number of ours"
+    assert agreement.against_paper(Estimate((None,)), 1.0) == "we have no number"
     assert agreement.against_paper(two, None) == "the paper gives no number"
 
 
@@ -199,8 +199,8 @@ def test_a_task_that_draws_has_its_pictures_on_the_page(tmp_path):
             '[{"title": "t", "columns": ["a"], "rows": [["1", "2"]]}]',
             "samples.json: a row has 2 cells for 1 columns",
         ),
-        ("pictures/a.png", "<svg/>", "pictures: a.png is no PNG"),
-        ("pictures/a.svg", "text", "pictures: a.svg is no SVG"),
+        ("pictures/a.png", "<svg/>", "pictures: a.png is not a PNG file"),
+        ("pictures/a.svg", "text", "pictures: a.svg is not an SVG file"),
         ("result.json", '{"status": "finished", "result": {"test_error": "low"}}', "its test_error is 'low', not a"),
         ("result.json", '{"status": "finished", "result": {"test_error": NaN}}', "its test_error is nan, not a"),
         ("result.json", "[]", "cannot be read and counts as partial"),

@@ -61,7 +61,7 @@ def test_hovering_shows_the_values_and_their_interval(opened, runs):
 
 
 def test_a_tap_shows_the_values_until_the_next_elsewhere(opened):
-    """A phone has no pointer that stays: what a tap shows must outlast the finger."""
+    """The values of a tap stay visible when the finger is lifted."""
     page = opened(width=390, has_touch=True, is_mobile=True)
     first, second = (page.locator("#unique-smoke .curves .chart").nth(i) for i in (0, 1))
     first.scroll_into_view_if_needed()
@@ -83,7 +83,7 @@ def test_a_tap_shows_the_values_until_the_next_elsewhere(opened):
 
 
 def test_scrolling_over_a_chart_shows_nothing(opened):
-    """A finger that moves the page is not one that asks for values."""
+    """A touch that scrolls the page does not ask for values."""
     page = opened(width=390, has_touch=True, is_mobile=True)
     chart = headline(page)
     chart.scroll_into_view_if_needed()
@@ -148,7 +148,7 @@ def test_bands_runs_and_endings(opened):
     assert chart.locator("path.run").count() == 1
     page.get_by_role("checkbox", name="every run").check()
     assert chart.locator("path.run").count() == 3 + 2 + 1
-    page.get_by_label("a panel each").check()
+    page.get_by_label("one panel per arm").check()
     panels = page.locator("#unique-smoke .curves .chart")
     assert [panel.locator("h4").inner_text() for panel in panels.all()] == [
         "LSTM", "hard LSTM, the leak alone (c = 0)", "NAN, annealed"

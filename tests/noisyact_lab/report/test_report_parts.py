@@ -1,4 +1,4 @@
-"""What the report page brings along: figures that keep their letters, colours for every eye, the library's formulas."""
+"""Parts of the report page: figures with intact glyphs, colours for the colour-blind, the library's formulas."""
 
 import base64
 import itertools
@@ -25,7 +25,7 @@ def test_the_figures_keep_their_letters(monkeypatch):
 
     monkeypatch.setattr(figures, "FIGURES", {"derivatives": figures.derivatives})
     (figure,) = page.drawn_figures()
-    assert figure["caption"].startswith("h'(x) of tanh")
+    assert figure["caption"].startswith("Derivatives of tanh")
     svg = base64.b64decode(figure["source"].split(",")[1]).decode()
     assert "scale(0.015625)" in svg
     assert max(len(n) for n in re.findall(r"[1-9]\d*\.(\d+)", svg.split("<defs>", 1)[1])) == 2

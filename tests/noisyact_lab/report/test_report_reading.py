@@ -1,4 +1,4 @@
-"""The report page for every reader, and for one who means harm: phone, paper, dark, no script, hostile runs."""
+"""The report page on phones, on paper, in dark mode, without scripts, and with malicious runs."""
 
 import re
 import shutil
@@ -58,7 +58,7 @@ def test_nothing_is_wider_than_the_screen(opened, width):
     page = opened(width=width)
     page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
     for panels in (False, True):
-        page.get_by_label("a panel each").set_checked(panels)
+        page.get_by_label("one panel per arm").set_checked(panels)
         page.locator("#unique-smoke .curves svg").first.focus()
         page.keyboard.press("End")
         assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -111,7 +111,7 @@ def test_folded_samples_are_printed(opened):
 def test_tables_need_no_script(opened):
     page = opened(java_script_enabled=False)
     assert page.get_by_role("row", name="LSTM reference").is_visible()
-    assert page.get_by_text("The curves are drawn by a script, which is off.").is_visible()
+    assert page.get_by_text("The curves need JavaScript, which is disabled.").is_visible()
 
 
 NAME = """(node) => node.getAttribute("aria-label") || node.alt || node.textContent.trim()
@@ -156,7 +156,7 @@ def test_hostile_runs_cannot_run_script(browser, runs, tmp_path):
     for seen in (report_cases.ATTACK, "<img src=x onerror=window.hacked=4>", "<img src=x onerror=window.hacked=5>"):
         assert seen in text  # shown, as what it is
     assert page.locator("img[src=x]").count() == 0
-    # Even markup that came in somehow could run nothing: the page's policy knows its own script alone.
+    # Injected markup could not run code either, because the page's policy only allows its own script.
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hacked = 7\">')")
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'window.hacked = 8'}))")
     page.wait_for_timeout(100)

@@ -1,4 +1,4 @@
-"""Text from a trained run: what is drawn, from which checkpoint, and what is said where it cannot be."""
+"""Text from a trained run: what is drawn, from which checkpoint, and the errors if it cannot be."""
 
 import json
 import shutil

@@ -1,9 +1,9 @@
-// A chart in SVG as wide as its place: lines with bands, dots, values by hovering, touching or the arrow keys.
+// An SVG chart that fills the width of its parent: lines with bands, and dots. Pointer or arrow keys show the values.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
 let clips = 0;
-let current = null; // the chart whose values are shown: its box, and how to hide them
+let current = null; // the chart that shows values: its box, and a function that hides them
 
 document.addEventListener("pointerdown", (event) => {
   if (current && !current.box.contains(event.target)) current.hide();
@@ -24,21 +24,21 @@ function filled(parent, node, attributes, text) {
   return node;
 }
 
-// series: [{title, key, kind, x, y, low?, high?, banded?, style, end?}], all that is ever shown.
-//   kind "line": has values, and if banded a band from low to high; "run": one thin line; "context": grey; "dots".
-//   style: the class with its colour and dashes. end: "diverged" or "partial" marks the last point.
-// view: {hidden: Set of keys, logX, logY, runs}, shared by charts that show and hide together.
+// series: [{title, key, kind, x, y, low?, high?, banded?, style, end?}], including the hidden ones.
+//   kind: "line" shows its values, and a band from low to high if banded; "run" is a thin line, "context" a grey one;
+//   "dots" are points. style: the CSS class for colour and dashes. end: "diverged" or "partial" marks the last point.
+// view: {hidden: Set of keys, logX, logY, runs}, shared by charts that show and hide series together.
 function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series, fixed = null }) {
   const box = html(parent, "div", { class: "chart" });
   if (title) html(box, "h4", {}, title);
   const svg = svgElement(box, "svg", {
-    tabindex: "0", role: "img", "aria-label": `${title || yLabel} by ${xLabel}. Arrow keys move along it and read values.`,
+    tabindex: "0", role: "img", "aria-label": `${title || yLabel} by ${xLabel}. Use the arrow keys to read values.`,
   });
   const tip = html(box, "div", { class: "tip", role: "status" });
   tip.hidden = true;
   const clip = `clip-${clips++}`;
   let width = 0;
-  let frame = null; // what hovering needs of the last drawing
+  let frame = null; // scales and marks of the last drawing, for the pointer
 
   function draw() {
     width = Math.max(220, Math.round(box.clientWidth) || 640);
@@ -48,7 +48,7 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
     const shown = series.filter((s) => !view.hidden.has(s.key) && (s.kind !== "run" || view.runs || s.end));
     const margin = { left: 46, right: 18, top: 8, bottom: 38 };
     const inner = { width: width - margin.left - margin.right, height: height - margin.top - margin.bottom };
-    // What went astray does not set the axis, unless there is nothing else.
+    // Diverged and unfinished runs do not determine the axis, unless there are no other runs.
     const steady = shown.filter((s) => !s.end);
     const counted = steady.some((s) => s.y.length) ? steady : shown;
     const pick = (name) => counted.flatMap((s) => s[name]);
@@ -102,13 +102,13 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
     line.dataset.title = s.title;
     if (!s.end) return;
     const last = known[known.length - 1];
-    const [cx, cy] = [x.at(s.x[last]), Math.max(y.top, Math.min(y.bottom, y.at(s.y[last])))]; // seen also if it ran off
+    const [cx, cy] = [x.at(s.x[last]), Math.max(y.top, Math.min(y.bottom, y.at(s.y[last])))]; // visible even if the line left the chart
     const cross = `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8`;
     if (s.end === "diverged") svgElement(plot, "path", { class: `end ${s.style}`, d: cross });
     else svgElement(plot, "circle", { class: `end ${s.style}`, cx, cy, r: 4 });
   }
 
-  // The values at one of the places along x, nearest first found by `index`.
+  // Shows the values at the x with this index.
   function show(index) {
     if (!frame || frame.xs.length === 0) return;
     const { x, y, xs, valued, margin, base, marks } = frame;
@@ -131,7 +131,7 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
     tip.hidden = false;
     if (current && current.box !== box) current.hide();
     current = { box, hide };
-    // Beside the line, on the side where there is more room; below a narrow chart, which has none.
+    // The values go beside the line, on the side with more room, or below the chart if it is narrow.
     const wide = box.clientWidth > 520;
     const left = (x.at(at) / width) * box.clientWidth;
     const toLeft = wide && left > box.clientWidth / 2;
@@ -159,7 +159,7 @@ function chart(parent, { xLabel, yLabel, title = "", height = 320, view, series,
 
   svg.addEventListener("pointermove", hover);
   svg.addEventListener("pointerdown", hover);
-  // A finger leaves with every tap: what it asked for stays until the next tap elsewhere, unless it scrolled the page.
+  // A touch leaves at the end of a tap, so its values stay until the next tap elsewhere or until the page is scrolled.
   svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
   svg.addEventListener("pointercancel", hide);
   svg.addEventListener("blur", hide);

@@ -1,9 +1,9 @@
-// The learning curves of a section: a legend that shows and hides arms, the headline, and the other metrics beside it.
+// The learning curves of a section: a legend that shows and hides arms, the headline metric, and the other metrics.
 "use strict";
 
 const styleOf = (index) => `arm c${index % 8} d${Math.floor(index / 8) % 3}`;
 
-// The mean of an arm with its band, and its runs: all of them as thin lines on request, the unfinished ones always.
+// The mean of an arm with its band, and thin lines for its runs. Finished runs are shown only on request.
 function seriesOf(arm, metric) {
   const style = styleOf(arm.index);
   const mean = { ...arm.mean[metric], title: arm.title, key: arm.index, kind: "line", style, banded: arm.banded };
@@ -58,7 +58,7 @@ function curves(parent, section) {
   toggle("log y axis", "log-y", (on) => { view.logY = on; redraw(); });
   toggle("log x axis", "log-x", (on) => { view.logX = on; redraw(); });
   toggle("every run", "runs", (on) => { view.runs = on; redraw(); });
-  toggle("a panel each", "panels", (on) => { together = !on; build(); });
+  toggle("one panel per arm", "panels", (on) => { together = !on; build(); });
 
   const place = html(parent, "div");
   const [headline, ...others] = section.metrics;
@@ -78,7 +78,7 @@ function curves(parent, section) {
     }
     html(place, "h4", {}, `${words(headline)}; grey: the other arms`);
     const grid = html(place, "div", { class: "multiples" });
-    // One axis for all panels, else they cannot be compared.
+    // All panels have the same axis, so that they can be compared.
     const shown = section.arms.filter((arm) => !view.hidden.has(arm.index));
     const fixed = shown.flatMap((arm) => arm.runs.filter((r) => r.status === "finished").flatMap((r) => r.lines[headline].y));
     charts = shown.map((arm) =>

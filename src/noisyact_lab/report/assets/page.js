@@ -1,4 +1,4 @@
-// Fills the places the page has for what moves: the curves of every section and the playground; enlarges pictures.
+// Creates the interactive parts of the page: the curves of every section, the playground and zoomable pictures.
 "use strict";
 
 function fill() {
@@ -20,7 +20,7 @@ function fill() {
   playground(place);
 }
 
-// Paper cannot be clicked: what is folded up and belongs to the results is shown there.
+// Folded details that belong to the results are opened for printing, because paper cannot be clicked.
 let opened = [];
 addEventListener("beforeprint", () => {
   opened = [...document.querySelectorAll("details.printed:not([open])")];

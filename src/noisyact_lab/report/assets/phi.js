@@ -1,4 +1,4 @@
-// phi(x, xi) and its derivative for the hard functions of the paper: noisyact/equations.py in JavaScript.
+// phi(x, xi) and its derivative for the paper's hard functions: a port of src/noisyact/equations.py.
 "use strict";
 
 const PAIRS = {
@@ -24,8 +24,8 @@ function hardAndLinear(x, pairName) {
   return [clip(u, pair), u];
 }
 
-// The value and the derivative by x. xi is a standard normal number, or null for the expectation.
-// settings: alpha, c, p, sigma, clip; a scheme uses those it has.
+// Returns the value and the derivative with respect to x. xi is a standard normal number, or null for the expectation.
+// settings: alpha, c, p, sigma and clip, of which each scheme uses some.
 function phi(x, xi, scheme, settings, pairName) {
   const pair = PAIRS[pairName];
   const [h, u] = hardAndLinear(x, pairName);

@@ -6,7 +6,7 @@ const SCHEMES = {
   nah: { uses: ["alpha", "c", "p", "clip"], text: "NAH, half-normal noise at the output: φ = α h + (1 − α) u + d σ |ξ|" },
   nani: { uses: ["sigma"], text: "NANI, noise of fixed strength at the input: φ = h(x + σ ξ)" },
   nanil: { uses: ["c", "p"], text: "NANIL, noise of learned strength at the input: φ = h(x + σ(x) ξ)" },
-  nanis: { uses: ["sigma"], text: "NANIS, noise at the input of saturated units alone: φ = h(x + σ ξ) where h is saturated, else h(x)" },
+  nanis: { uses: ["sigma"], text: "NANIS, noise at the input of saturated units only: φ = h(x + σ ξ) where h is saturated, else h(x)" },
 };
 const SIGMA = "; σ = c (sigmoid(p Δ) − ½)², Δ = h − u";
 const SLIDERS = {
@@ -100,7 +100,7 @@ function playground(parent) {
     charts.forEach((c, which) => c.replace(seriesFor(which)));
   }
   drawNoise();
-  const charts = ["φ(x, ξ)", "its derivative by x"].map((title, which) =>
+  const charts = ["φ(x, ξ)", "derivative with respect to x"].map((title, which) =>
     chart(grid, { xLabel: "x", yLabel: title, title, height: 260, view, series: seriesFor(which) }),
   );
   draw();

@@ -1,7 +1,7 @@
-// Axes: where values lie on them, their ticks, and numbers as text.
+// Axes: scales from values to pixels, ticks, and the formatting of numbers.
 "use strict";
 
-// Steps of 1, 2 or 5 times a power of ten: about `count` from low to high.
+// Returns a step of 1, 2 or 5 times a power of ten that divides low to high into about `count` parts.
 function niceStep(low, high, count) {
   const raw = (high - low || 1) / count;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -17,7 +17,7 @@ function linearTicks(low, high, count) {
   return found;
 }
 
-// Powers of ten; over less than two of them also their multiples, over many only every so many-th.
+// Powers of ten. A short range also has multiples of them, and a long range skips some powers.
 function logTicks(low, high, count) {
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const inside = (v) => v >= low * 0.999 && v <= high * 1.001;
@@ -31,7 +31,7 @@ function logTicks(low, high, count) {
   return linearTicks(low, high, count).filter((v) => v > 0);
 }
 
-// A scale from values to pixels. Linear ones end at ticks if `nice`; logarithmic ones leave out what is not positive.
+// A scale from values to pixels. If `nice`, a linear scale ends at ticks. A logarithmic scale skips values <= 0.
 function scale(values, from, to, { logarithmic = false, nice = false, count = 5 }) {
   const usable = values.filter((v) => v !== null && Number.isFinite(v) && (!logarithmic || v > 0));
   let low = Infinity;
@@ -50,12 +50,12 @@ function scale(values, from, to, { logarithmic = false, nice = false, count = 5 
   const share = logarithmic
     ? (v) => (v > 0 ? Math.log(v / low) / Math.log(high / low) : -1)
     : (v) => (v - low) / (high - low);
-  const at = (v) => from + Math.max(-3, Math.min(4, share(v))) * (to - from); // far outside is outside
+  const at = (v) => from + Math.max(-3, Math.min(4, share(v))) * (to - from); // limits the pixels of values far outside
   const ticks = (logarithmic ? logTicks : linearTicks)(low, high, count);
   return { at, ticks, bottom: from, top: to, has: (v) => v !== null && v !== undefined && (!logarithmic || v > 0) };
 }
 
-// Four digits, as in the tables.
+// Four significant digits, as in the tables.
 function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -64,7 +64,7 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// On an axis thousands are k.
+// Labels of ticks: k for thousands and M for millions.
 function tickText(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e9)) return value.toExponential(0);
