@@ -18,7 +18,7 @@ noisyact.ops.recurrent: types observer reference checks cpu gpu cell
 noisyact: functional activations anneal
 noisyact.recurrent: backends noise functional cells layers
 noisyact: attention deferral conversion diagnostics integrations
-noisyact_lab: data models loops
+noisyact_lab: data models gpu
 noisyact_lab.engine: task experiment folder logging distributed job run parallel ray many_runs
 noisyact_lab: analysis tasks experiments report bench cli __main__
 """

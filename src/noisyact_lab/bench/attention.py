@@ -24,8 +24,8 @@ from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import WrongResult
 from noisyact_lab.bench.recurrent_gpu import exact_products, graph, median_ms
 from noisyact_lab.bench.timing import median_times
-from noisyact_lab.loops.adadelta import adadelta
-from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.gpu.adadelta import adadelta
+from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact_lab.models.translation import Translation
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import PEERS, WrongResult, forward_and_backward, inference
-from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.gpu.tf32 import tf32_products
 
 __all__ = ["CASES", "Row", "exact_products", "graph", "measure", "median_ms", "table"]
 

@@ -23,7 +23,7 @@ from noisyact_lab.bench.recurrent_gpu import exact_products
 from noisyact_lab.data.packed import Sentences
 from noisyact_lab.data.text import Vocabulary
 from noisyact_lab.experiments.translate.translator import Translator
-from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.beam_search import Beam
 from noisyact_lab.models.translation import Translation
 

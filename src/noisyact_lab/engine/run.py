@@ -26,7 +26,7 @@ from noisyact_lab.engine.folder.records import signature
 from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.logging.run_log import Logs
 from noisyact_lab.engine.task import SINGLE_PROCESS, ProcessGroup, Task
-from noisyact_lab.loops.cuda_graph import check_kernels
+from noisyact_lab.gpu.cuda_graph import check_kernels
 
 __all__ = ["Progress", "run", "training"]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.gpu.cuda_graph import captured
 
 __all__ = ["SINGLE_PROCESS", "ProcessGroup", "Task"]
 

@@ -25,7 +25,7 @@ import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.data.text import WORDS, penn_treebank
 from noisyact_lab.engine.experiment import Arm, Experiment
-from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.language_model import LanguageModel, mean_nll, perplexity
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import TextTask, columns

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from noisyact_lab.analysis.intervals import interval
-from noisyact_lab.report.records import Column, Run, Section
+from noisyact_lab.report.sections import Column, Run, Section
 
 __all__ = ["curves_of", "mean_of"]
 

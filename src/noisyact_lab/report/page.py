@@ -24,7 +24,7 @@ import noisyact
 from noisyact_lab.analysis import agreement
 from noisyact_lab.analysis.results_table import Estimate
 from noisyact_lab.report.curves import curves_of
-from noisyact_lab.report.records import Section, embedded, sections, strangers
+from noisyact_lab.report.sections import Section, embedded, sections, strangers
 
 __all__ = ["drawn_figures", "write"]
 

@@ -21,7 +21,10 @@ from noisyact_lab.engine.folder.files import write_json, write_text
 from noisyact_lab.engine.folder.records import clear
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
-from noisyact_lab.report import curves, records
+from noisyact_lab.report import (
+    curves,
+    sections,
+)
 from noisyact_lab.report import page as report
 
 
@@ -40,7 +43,7 @@ def arm_of(section, name):
 
 
 def test_runs_are_read_and_their_endings_said(out):
-    (section,) = records.sections(out)
+    (section,) = sections.sections(out)
     assert section.count == {"finished": 5, "diverged": 1, "partial": 1}
     assert section.metrics == ["test_error", "c", "loss"]
     (partial,) = arm_of(section, "leak").runs
@@ -54,7 +57,7 @@ def test_runs_are_read_and_their_endings_said(out):
 
 
 def test_curves_are_means_of_finished_runs_alone(out):
-    (section,) = records.sections(out)
+    (section,) = sections.sections(out)
     drawn = {arm["name"]: arm for arm in curves.curves_of(section)["arms"]}
     assert set(drawn) == {"reference", "nan-annealed", "leak"}  # those that recorded something
     recorded = [
@@ -73,7 +76,7 @@ def test_curves_are_means_of_finished_runs_alone(out):
 
 def test_long_curves_are_thinned_but_keep_their_end():
     points = list(range(1, 1001))
-    one = records.Run("0", "finished", "", None, "cpu", {"update": points, "loss": [1.0 / x for x in points]})
+    one = sections.Run("0", "finished", "", None, "cpu", {"update": points, "loss": [1.0 / x for x in points]})
     thin = curves._thinned(curves.mean_of([one], "loss"))
     assert len(thin["x"]) == len(thin["y"]) <= 300
     assert (thin["x"][0], thin["x"][-1], thin["y"][-1]) == (1, 1000, 0.001)
@@ -143,8 +146,8 @@ def test_the_papers_other_numbers_are_beside_ours(out, tmp_path, monkeypatch):
     unique = load_experiment("unique")
     first = dataclasses.replace(unique.arms[0], papers={"test_error_at_50%": 12.5})
     changed = dataclasses.replace(unique, arms=(first, *unique.arms[1:]))
-    monkeypatch.setattr(records, "load_experiment", lambda name: changed)
-    monkeypatch.setattr(records, "experiment_names", lambda: ["unique"])
+    monkeypatch.setattr(sections, "load_experiment", lambda name: changed)
+    monkeypatch.setattr(sections, "experiment_names", lambda: ["unique"])
     text = html.unescape(report.write(out, tmp_path / "report.html").read_text())
     assert "<details open><summary>All numbers</summary>" in text
     assert '<th scope="col" class="num">test error at 50%</th><th scope="col" class="num">paper</th>' in text
@@ -153,11 +156,11 @@ def test_the_papers_other_numbers_are_beside_ours(out, tmp_path, monkeypatch):
 
 def test_a_commentary_is_the_files_or_the_experiments(out, copy, monkeypatch):
     unique = dataclasses.replace(load_experiment("unique"), commentary={"smoke": "Ours.", "paper": "Not this."})
-    monkeypatch.setattr(records, "load_experiment", lambda name: unique)
-    monkeypatch.setattr(records, "experiment_names", lambda: ["unique"])
-    assert records.sections(out)[0].commentary == ("Ours.",)
+    monkeypatch.setattr(sections, "load_experiment", lambda name: unique)
+    monkeypatch.setattr(sections, "experiment_names", lambda: ["unique"])
+    assert sections.sections(out)[0].commentary == ("Ours.",)
     report_cases.add_extras(copy)
-    assert records.sections(copy)[0].commentary == ("The first paragraph.", "The second one.")
+    assert sections.sections(copy)[0].commentary == ("The first paragraph.", "The second one.")
 
 
 def test_samples_and_pictures_come_from_one_run_an_arm(copy):
@@ -167,7 +170,7 @@ def test_samples_and_pictures_come_from_one_run_an_arm(copy):
     (early / "result.json").unlink()
     late = folder_of(copy, "unique", "smoke", "reference", 2) / "samples.json"
     write_json(late, [{"title": "many", "columns": ["n"], "rows": [[n] for n in range(45)]}])
-    (section,) = records.sections(copy)
+    (section,) = sections.sections(copy)
     arm = arm_of(section, "reference")
     assert arm.shown_seed == "2"
     assert (arm.samples[0].rows[39], len(arm.samples[0].rows), arm.samples[0].left_out) == (("39",), 40, 5)
@@ -179,7 +182,7 @@ def test_a_task_that_draws_has_its_pictures_on_the_page(tmp_path):
     folder = folder_of(tmp_path, "mixture", "smoke", "nan", 0)
     run(Job("mixture", "nan", "smoke", 0, tmp_path, device="cpu"))
     assert sorted(path.name for path in (folder / "pictures").iterdir()) == ["units.png", "units.svg"]
-    (section,) = records.sections(tmp_path)
+    (section,) = sections.sections(tmp_path)
     (picture,) = arm_of(section, "nan").pictures
     assert picture.source.startswith("data:image/svg+xml;base64,")
     text = report.write(tmp_path, tmp_path / "report.html").read_text()
@@ -212,7 +215,7 @@ def test_a_task_that_draws_has_its_pictures_on_the_page(tmp_path):
 )
 def test_what_cannot_be_read_is_noted_and_the_rest_shown(copy, tmp_path, name, content, note):
     write_text(folder_of(copy, "unique", "smoke", "nan-annealed", 1) / name, content)
-    (section,) = records.sections(copy)
+    (section,) = sections.sections(copy)
     assert any(said.startswith("nan-annealed seed-1") and note in said for said in section.notes)
     assert note in html.unescape(report.write(copy, tmp_path / "report.html").read_text())
     assert arm_of(section, "reference").row.finished == 3
@@ -222,10 +225,10 @@ def test_pictures_are_plain_files_of_modest_size(tmp_path):
     (tmp_path / "secret.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "link.png").symlink_to(tmp_path / "secret.png")
     with pytest.raises(ValueError, match=r"link.png is not a plain file"):
-        records.embedded(tmp_path / "link.png")
+        sections.embedded(tmp_path / "link.png")
     (tmp_path / "big.svg").write_bytes(b"<svg>" * 500_000)
     with pytest.raises(ValueError, match=r"big.svg has 2,500,000 bytes; at most 2,000,000 are shown"):
-        records.embedded(tmp_path / "big.svg")
+        sections.embedded(tmp_path / "big.svg")
 
 
 def test_sweeps_are_shown_and_strange_folders_named(out, tmp_path):
@@ -234,10 +237,10 @@ def test_sweeps_are_shown_and_strange_folders_named(out, tmp_path):
     (tmp_path / "unique" / "smoke" / "nan" / "seed-0").mkdir(parents=True)
     for strange in ("unique/smoke/other", "unique/huge/nan", "mystery/smoke/nan"):
         (tmp_path / strange / "seed-0").mkdir(parents=True)
-    plain, sweep = records.sections(tmp_path)
+    plain, sweep = sections.sections(tmp_path)
     assert (plain.swept, sweep.swept) == ("", "nan")
     assert [(arm.row.name, arm.row.finished) for arm in sweep.arms] == [("c=<2", 3), ("c=1", 3)]
-    assert records.strangers(tmp_path) == ["mystery/smoke/nan", "unique/huge/nan", "unique/smoke/other"]
+    assert sections.strangers(tmp_path) == ["mystery/smoke/nan", "unique/huge/nan", "unique/smoke/other"]
     text = report.write(tmp_path, tmp_path / "report.html").read_text()
     assert "sweep of nan" in text
     assert "c=&lt;2" in text

@@ -38,7 +38,7 @@ from noisyact_lab.engine.task import Task
 from noisyact_lab.experiments.caption.captioner import Captioner
 from noisyact_lab.experiments.caption.photos import PADDING, Shown, material
 from noisyact_lab.experiments.caption.settings import Settings, check_settings, model_of
-from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.caption import CaptionModel, doubly_stochastic, mask_of
 from noisyact_lab.tasks.batches import EpochBatches
 from noisyact_lab.tasks.best_weights import BestWeights

@@ -12,7 +12,7 @@ import noisyact as na
 from noisyact_lab.data.packed import PackedCorpus
 from noisyact_lab.data.parallel import check, corpus
 from noisyact_lab.engine.experiment import UnknownName
-from noisyact_lab.loops.adadelta import adadelta
+from noisyact_lab.gpu.adadelta import adadelta
 from noisyact_lab.models.translation import Translation
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 

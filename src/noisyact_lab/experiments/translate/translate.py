@@ -53,7 +53,7 @@ from noisyact_lab.experiments.translate.translator import (
     padded,
     plain_bleu,
 )
-from noisyact_lab.loops.tf32 import tf32_products
+from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.translation import Translation, sentence_nll
 from noisyact_lab.tasks.batches import EpochBatches
 from noisyact_lab.tasks.best_weights import BestWeights

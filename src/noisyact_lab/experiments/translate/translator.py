@@ -14,7 +14,7 @@ from noisyact.extras import how_to_install
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import LANGUAGES, Sentences, numbers_of
 from noisyact_lab.data.text import Vocabulary
-from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.gpu.cuda_graph import captured
 from noisyact_lab.models.beam_search import Beam
 from noisyact_lab.models.translation import Translation
 from noisyact_lab.tasks.length_batches import L, padded_length, sorted_batches

@@ -13,7 +13,7 @@ from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.mixture.mixture import MIXTURE, Mixture
 from noisyact_lab.experiments.mnist import MNIST, Digits
 from noisyact_lab.experiments.unique import UNIQUE, Unique, different, sequences
-from noisyact_lab.loops.cuda_graph import captured, check_kernels
+from noisyact_lab.gpu.cuda_graph import captured, check_kernels
 from noisyact_lab.tasks.batches import RandomBatches
 
 CUDA = torch.device("cuda")

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from noisyact_lab.loops.adadelta import adadelta
-from noisyact_lab.loops.cuda_graph import captured
+from noisyact_lab.gpu.adadelta import adadelta
+from noisyact_lab.gpu.cuda_graph import captured
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
