@@ -15,7 +15,8 @@ from noisyact.ops.recurrent import cell, reference
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
 from noisyact.ops.recurrent.gpu import registration, step
-from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
+from noisyact.ops.recurrent.gpu.call import packed_rows
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, LayerWeights
 
 # Triton 3.6 asks NumPy for numbers in a way that NumPy 2.4 no longer answers and earlier ones warn about.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array")
@@ -135,9 +136,9 @@ def test_products_in_the_launch_are_torchs(as_on_a_gpu, monkeypatch):
 
 def test_products_in_the_launch_of_two_layers(as_on_a_gpu, monkeypatch):
     cases = [Case("gru", 2, 2, 8, inputs=inputs) for inputs in (5, 8)]
-    weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
+    weights = [LayerWeights(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
     names = ("w_ih", "w_hh", "b_ih", "b_hh", "p")
-    leaves = {f"{name} {i}": leaf for i in range(2) for name, leaf in zip(names, weights[i], strict=True)}
+    leaves = {f"{name} {i}": leaf for i in range(2) for name, leaf in zip(names, weights[i][:5], strict=True)}
     leaves |= {"x": cases[0].x, "h": cases[0]._leaf(2, 2, 8)}
 
     def gradients():
@@ -169,7 +170,7 @@ def _tensors(results):
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
 def test_layers_above_each_other_equal_one_after_the_other(kind, state):
     below, above = Case(kind, 3, 3, 5, state=state, packed=True), Case(kind, 3, 3, 5, state=state)
-    weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in (below, above)]
+    weights = [LayerWeights(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in (below, above)]
     leaves = {f"{name} {i}": leaf for i, case in enumerate((below, above)) for name, leaf in case.leaves().items()}
     del leaves["x 1"]
     h, c = (None if s[0] is None else torch.stack(s) for s in ((below.h0, above.h0), (below.c0, above.c0)))
@@ -229,7 +230,7 @@ def test_the_operators_keep_torchs_rules(kind, state):
     text = str(na.NAH())
     for packed in (False, True):
         case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2)
-        offsets, before = gpu.packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
+        offsets, before = packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
         scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
         tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
         torch.library.opcheck(

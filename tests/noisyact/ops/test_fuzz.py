@@ -56,7 +56,7 @@ def test_memory_that_the_kernels_cannot_have_is_an_error(monkeypatch):
     """No machine has the scratch memory for this many threads, and no thread is started without it."""
     layer = na.NoisyLSTM(300, 300, backend="cpu")
     x = torch.randn(2, 2, 300)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2**31 - 1)
+    monkeypatch.setattr(native, "threads", lambda: 2**31 - 1)
     with pytest.raises(MemoryError, match="product"):
         matmul(torch.ones(2, 2), torch.ones(2, 2))
     with pytest.raises(MemoryError, match="noisyact_recurrent_forward: no memory for 4 rows of 300 units"):

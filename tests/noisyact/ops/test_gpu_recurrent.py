@@ -12,6 +12,7 @@ import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent.gpu import launches, registration
 from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu.call import packed_rows
 from noisyact.ops.recurrent.gpu.plan import Plan, forward_plan
 
 pytestmark = pytest.mark.gpu
@@ -255,7 +256,7 @@ def test_the_operators_keep_torchs_rules(kind):
     text = str(na.NAH())
     for packed in (False, True):
         case = Case(kind, 3, 4, 20, packed=packed, device="cuda")
-        offsets, before = (None, None) if not packed else gpu.packed_rows(tuple(case.sizes), False, case.x.device)
+        offsets, before = (None, None) if not packed else packed_rows(tuple(case.sizes), False, case.x.device)
         scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
         tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
                    case.seed, *scales)  # fmt: skip
