@@ -31,7 +31,7 @@ from noisyact.ops.attention import triton as attention
 from noisyact.ops.recurrent.gpu import op as gpu
 from noisyact.ops.recurrent.gpu import step
 from noisyact.ops.recurrent.gpu.plan import processors
-from noisyact.ops.recurrent.types import GATES
+from noisyact.ops.recurrent.types import GATES, LayerWeights
 from noisyact_lab.models import ntm_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -148,12 +148,12 @@ def stacked_layers() -> Iterator[tuple[str, Run]]:
 
     def run() -> list[Tensor]:
         cases = [Case("gru", 3, 5, 24, inputs=inputs, device=DEVICE) for inputs in (7, 24)]
-        weights = [(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
+        weights = [LayerWeights(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
         h, first = normal(2, 5, 24).requires_grad_(), cases[0]
         with planned_for(PROCESSORS):
             results = gpu.layers("gru", first.sizes, first.x, h, None, weights, [SEED, SEED], first.cell_noise, False)
             outputs = [result for result in results if result is not None]
-            leaves = {str(i): leaf for i, leaf in enumerate([first.x, h, *itertools.chain(*weights)])}
+            leaves = {str(i): leaf for i, leaf in enumerate([first.x, h, *itertools.chain(*(own[:5] for own in weights))])}
             return outputs + list(first.gradients(outputs, leaves).values())
 
     yield "layers gru, two", run
