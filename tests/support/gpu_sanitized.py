@@ -153,7 +153,9 @@ def stacked_layers() -> Iterator[tuple[str, Run]]:
         with planned_for(PROCESSORS):
             results = gpu.layers("gru", first.sizes, first.x, h, None, weights, [SEED, SEED], first.cell_noise, False)
             outputs = [result for result in results if result is not None]
-            leaves = {str(i): leaf for i, leaf in enumerate([first.x, h, *itertools.chain(*(own[:5] for own in weights))])}
+            leaves = {
+                str(i): leaf for i, leaf in enumerate([first.x, h, *itertools.chain(*(own[:5] for own in weights))])
+            }
             return outputs + list(first.gradients(outputs, leaves).values())
 
     yield "layers gru, two", run
