@@ -14,15 +14,9 @@ from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import NAH, Scheme, scheme
 
 __all__ = [
-    "EVAL_NOISE",
-    "NoisyActivation",
-    "NoisyHardSigmoid",
-    "NoisyHardTanh",
-    "NoisyModule",
-    "NoisyReLU",
-    "noise_parameters",
-    "set_noise_scale",
-]
+    "EVAL_NOISE", "NoisyActivation", "NoisyHardSigmoid", "NoisyHardTanh", "NoisyModule", "NoisyReLU",
+    "noise_parameters", "set_noise_scale",
+]  # fmt: skip
 
 EVAL_NOISE = ("expectation", "hard", "sample")
 

@@ -15,16 +15,9 @@ from torch import nn
 from noisyact.activations import NoisyModule, check_model, set_noise_scale
 
 __all__ = [
-    "NoiseScheduler",
-    "Schedule",
-    "constant",
-    "cosine",
-    "exponential",
-    "inverse_sqrt",
-    "join",
-    "linear",
+    "NoiseScheduler", "Schedule", "constant", "cosine", "exponential", "inverse_sqrt", "join", "linear",
     "piecewise",
-]
+]  # fmt: skip
 
 Schedule = Callable[[int], float]
 """A step (a whole number from 0 on) to the noise scale at that step."""

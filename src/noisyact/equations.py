@@ -17,16 +17,9 @@ from noisyact.pairs import HardPair, Pair
 from noisyact.schemes import NAH, NANI, NANIS, Scheme
 
 __all__ = [
-    "Paths",
-    "delta",
-    "derivative",
-    "direction",
-    "expected_epsilon",
-    "noise_sigma",
-    "path_derivatives",
-    "phi",
+    "Paths", "delta", "derivative", "direction", "expected_epsilon", "noise_sigma", "path_derivatives", "phi",
     "sigma",
-]
+]  # fmt: skip
 
 
 def delta(h: Tensor, u: Tensor) -> Tensor:

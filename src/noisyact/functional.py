@@ -17,15 +17,9 @@ from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import _KINDS, Scheme, scheme
 
 __all__ = [
-    "hard",
-    "hard_sigmoid",
-    "hard_tanh",
-    "noisy",
-    "noisy_hard_sigmoid",
-    "noisy_hard_tanh",
-    "noisy_relu",
+    "hard", "hard_sigmoid", "hard_tanh", "noisy", "noisy_hard_sigmoid", "noisy_hard_tanh", "noisy_relu",
     "standard_normal",
-]
+]  # fmt: skip
 
 
 def hard_tanh(x: Tensor) -> Tensor:

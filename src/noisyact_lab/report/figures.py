@@ -18,16 +18,9 @@ from noisyact.schemes import NAH, NAN, NANI
 from noisyact_lab.engine.folder import picture
 
 __all__ = [
-    "FIGURES",
-    "alphas",
-    "annealing",
-    "derivatives",
-    "descent",
-    "draw_all",
-    "gaussian_noise",
-    "objective",
+    "FIGURES", "alphas", "annealing", "derivatives", "descent", "draw_all", "gaussian_noise", "objective",
     "smoothed",
-]
+]  # fmt: skip
 
 
 def derivatives() -> Figure:

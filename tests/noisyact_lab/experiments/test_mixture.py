@@ -122,7 +122,9 @@ def test_figure_shows_every_unit_of_every_layer(noisy):
 
 def test_a_finished_run_keeps_its_figure(runs, tmp_path):
     task = Mixture(MIXTURE.effective("nah", "smoke"), 0, torch.device("cpu"))
-    assert checkpoint.load_last(folder_of(runs[0], "mixture", "smoke", "nah", 0) / "checkpoints", task) == task.updates
+    found = checkpoint.paths(folder_of(runs[0], "mixture", "smoke", "nah", 0) / "checkpoints")
+    assert found[-1].name == f"{task.updates:09d}"
+    checkpoint.restore(task, checkpoint.read(found[-1]))
     assert task.evaluate(task.updates) == runs[1]["nah"]["result"]
     figure = task.pictures()["units"]
     assert figure.axes[0].get_title() == r"NAH ($\alpha = 1$, $c = 0.5$), layer 1"

@@ -13,14 +13,9 @@ from noisyact.ops.dispatch import batched
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 
 __all__ = [
-    "MisfitError",
-    "check_backward",
-    "check_cell",
-    "check_layer",
-    "check_rows",
-    "check_sizes",
+    "MisfitError", "check_backward", "check_cell", "check_layer", "check_rows", "check_sizes",
     "no_second_derivative",
-]
+]  # fmt: skip
 
 
 class MisfitError(ValueError, RuntimeError):

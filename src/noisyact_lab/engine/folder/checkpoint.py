@@ -26,7 +26,7 @@ from torch import Tensor
 from noisyact_lab.engine.folder.files import Damaged, named, read_bytes, read_json, remove, write_bytes, write_json
 from noisyact_lab.engine.task import Task
 
-__all__ = ["Foreign", "load_last", "paths", "read", "restore", "save", "state_of", "tidy", "whole"]
+__all__ = ["Foreign", "paths", "read", "restore", "save", "state_of", "tidy", "whole"]
 
 _KEPT = 2
 _NAME = re.compile("[0-9]{9,}", re.ASCII)
@@ -85,14 +85,6 @@ def paths(folder: Path) -> list[Path]:
         return []
     named = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted((path for path in named if path.name == f"{int(path.name):09d}"), key=lambda path: int(path.name))
-
-
-def load_last(folder: Path, task: Task) -> int:
-    """Restore the task from its last intact checkpoint. Returns: the updates done; 0 if there is no checkpoint."""
-    for path, state in whole(paths(folder)):
-        restore(task, state, path)
-        return state["update"]
-    return 0
 
 
 def whole(found: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

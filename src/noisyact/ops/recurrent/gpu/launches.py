@@ -19,17 +19,9 @@ from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, Layer
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
-    "Backward",
-    "BackwardBuffers",
-    "Buffers",
-    "Forward",
-    "ProductsAsCudnn",
-    "backward_buffers",
-    "check_alarm",
-    "forward_buffers",
-    "layer_backward",
-    "layer_forward",
-]
+    "Backward", "BackwardBuffers", "Buffers", "Forward", "ProductsAsCudnn", "backward_buffers", "check_alarm",
+    "forward_buffers", "layer_backward", "layer_forward",
+]  # fmt: skip
 
 
 class ProductsAsCudnn:
