@@ -106,7 +106,7 @@ def test_tensors_that_do_not_fit_are_refused():
             triton.scores(*given, SEED, function)
         with pytest.raises(ValueError, match=r"must be of shape|keys must be|one number|a scheme needs a scale"):
             triton.add_gradients(g, *given, SEED, function, sums)
-    with pytest.raises(ValueError, match="noise that is drawn a seed"):
+    with pytest.raises(ValueError, match="drawn noise needs a seed"):
         triton.scores(*right, None, function)
     with pytest.raises(ValueError, match="g must be of shape"):
         triton.add_gradients(g[:, :, 1:], *right, SEED, function, sums)
