@@ -1,14 +1,14 @@
 """Noise under activation checkpointing: the recomputation of a region uses the seeds of its first pass.
 
-torch.utils.checkpoint promises that with ``preserve_rng_state=True`` it restores its generators before a region runs
-again. Large-scale trainers often switch that off. Fresh seeds would then give the recomputed activations other noise
-than the loss has seen, and a gradient that is silently wrong. So a region's seeds are recorded with the region and
-replayed, whether or not torch restores anything.
+With ``preserve_rng_state=True``, torch.utils.checkpoint restores torch's generators before it recomputes a region.
+Large-scale trainers often disable this. The recomputation would then draw new seeds, and the gradient would be silently
+wrong, because the recomputed noise differs from the noise in the loss. Therefore each region's seeds are recorded with
+the region and replayed, whether or not torch restores its generators.
 
-torch offers no public way to ask which region is running. The answer is on the call stack: frames of
-torch.utils.checkpoint hold the object of their region. They are recognised by their module and by the types of their
-variables. A region that is not recognised (in a newer torch, or a composable checkpoint of torch.distributed) relies on
-torch's promise: its seeds are drawn again, and that raises an error where torch does not restore the generator.
+torch has no public API that tells which region is running. The call stack does: frames of torch.utils.checkpoint hold
+their region's object, and are recognised by their module and by the types of their variables. A region that is not
+recognised (in a newer torch, or a composable checkpoint of torch.distributed) relies on torch to restore the generator:
+its seeds are drawn again, and an error is raised if torch does not restore it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.utils import checkpoint
 
 __all__ = ["CheckpointedPass", "current_pass", "graph_task", "saved_tensor_hooks"]
 
-# torch promises none of these names. Where one is missing, no region is recognised.
+# None of these names is public API of torch. If one is missing, no region is recognised.
 graph_task: Callable[[], int | None] = getattr(torch._C, "_current_graph_task_id", lambda: None)
 saved_tensor_hooks: Callable[[bool], Any] = getattr(
     getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", lambda _: ()
@@ -44,7 +44,7 @@ _FORWARD, _BACKWARD = (
 
 
 class Region:
-    """One pass over a checkpointed region. The seeds live on torch's own object for the region and go with it."""
+    """One pass over a checkpointed region. The seeds are attributes of torch's object for the region."""
 
     def __init__(self, owner: Any, backward_pass: Any = None) -> None:
         self._owner = owner
@@ -56,29 +56,29 @@ class Region:
         return getattr(self._owner, "noisyact_seeds", [])
 
     def record(self, seed: Tensor) -> None:
-        """Keep a seed of the first pass."""
+        """Record a seed of the first pass."""
         if not self.seeds:
             self._owner.noisyact_seeds, self._owner.noisyact_position = [], {}
         self.seeds.append(seed)
 
     def replay(self) -> Tensor:
-        """The next seed of the first pass. Each backward pass that recomputes the region starts from the first one."""
+        """The next recorded seed. Each backward pass that recomputes the region starts from the first seed."""
         seeds = self.seeds
         position = self._owner.noisyact_position.get(self._backward_pass, 0) if seeds else 0
         if position >= len(seeds):
             raise RuntimeError(
-                f"a checkpointed region drew {len(seeds)} noise seeds in its first pass and asks for more in the "
-                "second: it must run the same noisy modules both times"
+                f"a checkpointed region drew {len(seeds)} noise seeds in its first pass and needs more in its "
+                "recomputation: it must run the same noisy modules both times"
             )
         self._owner.noisyact_position[self._backward_pass] = position + 1
         return seeds[position]
 
 
 class CheckpointedPass:
-    """What the call stack tells about the checkpointed regions around a draw.
+    """The checkpointed regions around a draw, as found on the call stack.
 
-    Regions nest. Those of ``recording`` are in their first pass; ``replaying`` is the one that is being recomputed.
-    What runs for the first time inside a recomputation has been recorded by the region that is recomputed.
+    Regions nest. The regions in ``recording`` are in their first pass; ``replaying`` is the one that is recomputed. A
+    region that first runs inside a recomputation replays the seeds of the region that is recomputed.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class CheckpointedPass:
         self._restores: list[bool] = []
 
     def look(self, frame: FrameType) -> None:
-        """Take in a frame of torch.utils.checkpoint, innermost frame first."""
+        """Inspect a frame of torch.utils.checkpoint. Call this for the innermost frame first."""
         variables = frame.f_locals
         contexts = [v for v in variables.values() if isinstance(v, FunctionCtx)]
         for flag in (variables.get("preserve_rng_state"), *(getattr(c, "preserve_rng_state", None) for c in contexts)):
@@ -98,7 +98,7 @@ class CheckpointedPass:
             self.recording.append(Region(variables[frame.f_code.co_varnames[0]]))
         elif frame.f_code is _BACKWARD:
             self.replaying = Region(variables[frame.f_code.co_varnames[0]], graph_task())
-            self._always_seen = True  # the first pass has a frame on the stack too
+            self._always_seen = True  # the first pass of this region was recognised too
         else:
             self._look_for_objects(variables)
 
@@ -109,19 +109,19 @@ class CheckpointedPass:
                 inner = value.gi_frame.f_locals.values()
                 self.recording += [Region(owner) for owner in inner if _is_region(owner)]
             elif _is_region(value):
-                # torch counts passes itself: a saved tensor may be asked for outside any backward pass.
+                # Use torch's own pass id, because a saved tensor may be unpacked outside of any backward pass.
                 self.replaying = Region(value, variables.get("gid", graph_task()))
 
     def seed(self, draw: Callable[[], Tensor], of_torch: bool) -> Tensor:
-        """The seed of this pass: drawn in the first one, replayed in a recomputation.
+        """Return the seed for this pass: drawn in the first pass, replayed in a recomputation.
 
         Args:
-            draw: draws a fresh seed.
-            of_torch: whether it does so from torch's own generator.
+            draw: a function that draws a new seed.
+            of_torch: whether ``draw`` uses torch's default generator.
         """
         if self.replaying is not None and (self.replaying.seeds or self._always_seen):
             if of_torch:
-                draw()  # dropout further on must find torch's restored generator where it left it
+                draw()  # advance torch's restored generator, so that later dropout draws the same numbers again
             seed = self.replaying.replay()
         else:
             recognised = self.recording and self.replaying is None
@@ -140,11 +140,11 @@ class CheckpointedPass:
             )
         if not all(self._restores):
             raise RuntimeError(
-                f"{unknown}: the recomputation would draw other noise than the first pass; "
+                f"{unknown}: the recomputation would draw different noise from the first pass; "
                 "use checkpoint(..., preserve_rng_state=True)"
             )
         if not self._restores:
-            _warn_once(f"{unknown}: gradients are right only with checkpoint(..., preserve_rng_state=True)")
+            _warn_once(f"{unknown}: gradients are correct only with checkpoint(..., preserve_rng_state=True)")
 
 
 def current_pass() -> CheckpointedPass | None:

@@ -1,4 +1,4 @@
-"""Noisy activations as modules, in the manner of nn.PReLU."""
+"""Noisy activations as modules; like nn.PReLU, they hold a learned parameter."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ EVAL_NOISE = ("expectation", "hard", "sample")
 
 
 class NoisyModule(nn.Module):
-    """What every noisy part of a model has: a scheme, a scale that annealing sets, and a rule for evaluation.
+    """Base class of all noisy modules: holds the noise scheme, the noise scale and the evaluation rule.
 
-    The scale (c, or sigma where sigma is fixed) is a buffer: it moves with the module, is saved with it, and changes
-    without recompiling anything. It is a float64 in a module of float64, else a float32.
+    The scale (c, or sigma for schemes with a fixed sigma) is a buffer. It moves with the module, is saved with it, and
+    changing it does not trigger recompilation. Its dtype is float64 in a float64 module and float32 otherwise.
     """
 
     scale: Tensor
@@ -53,12 +53,12 @@ class NoisyModule(nn.Module):
         self._write_scale(name, value)
 
     def _write_scale(self, name: str, value: float) -> None:
-        """In place: captured graphs and DistributedDataParallel hold the tensor."""
+        """Write a scale in place, because captured graphs and DistributedDataParallel hold the tensor."""
         self.get_buffer(name).fill_(value)
         self._set_to[name] = value
 
     def set_scale(self, value: float) -> None:
-        """Set the strength of all the noise from now on: c, or sigma where sigma is fixed."""
+        """Set the noise scale: c, or sigma for schemes with a fixed sigma."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"the noise scale must be a number, not {value!r}")
         if not (math.isfinite(value) and value >= 0):
@@ -76,7 +76,7 @@ class NoisyModule(nn.Module):
         super()._apply(fn, recurse)
         for name, old in before.items():
             new = self.get_buffer(name)
-            if new.itemsize < 4:  # in half precision the values of a schedule would be rounded
+            if new.itemsize < 4:  # half precision would round the values of a schedule
                 self._buffers[name] = old.to(new.device, torch.float32)
             elif new.itemsize > old.itemsize and _rounds_to(self._set_to[name], old):
                 self._buffers[name] = torch.full_like(new, self._set_to[name])
@@ -84,29 +84,29 @@ class NoisyModule(nn.Module):
 
 
 def _rounds_to(value: float, scale: Tensor) -> bool:
-    """Whether a scale is a number, rounded; it is another one if it was loaded."""
+    """Whether a scale equals the value that was set, up to rounding; a scale loaded from a checkpoint may not."""
     return type(scale) is Tensor and not scale.is_meta and scale.item() == scale.new_full((), value).item()
 
 
 class NoisyActivation(NoisyModule):
     """The noisy version of any saturating function.
 
-    In training mode ``phi(x, xi)`` with fresh noise for every element; in evaluation mode what ``eval_noise`` says.
+    Training mode computes ``phi(x, xi)`` with fresh noise for every element; ``eval_noise`` sets the evaluation mode.
 
     Args:
         pair: h and its linearisation u, such as ``harden(torch.atan)``.
-        noise: a scheme or its text.
-        num_parameters: 1, or the size of the last dimension for a p of its own for each unit, as the authors had.
-        device: of p and the scale.
-        dtype: of p, and of the scale where it is float64.
-        eval_noise: ``"expectation"`` as in the paper: the leak stays and xi becomes its mean; ``"hard"``: h(x) alone;
-            ``"sample"``: noise as in training.
+        noise: a scheme or its text, such as ``"nah:c=0.3"``.
+        num_parameters: 1, or the size of the last dimension for one p per unit, as in the authors' code.
+        device: the device of p and the scale.
+        dtype: the dtype of p. The scale is float64 if this is float64, else float32.
+        eval_noise: ``"expectation"`` keeps the leak and replaces the noise by its mean, as in the paper; ``"hard"``
+            gives h(x); ``"sample"`` draws noise as in training.
 
     Attributes:
-        p: learned, shape (num_parameters,), from U(-1, 1); None for NANI and NANIS, which have none.
-        scale: buffer, the c or sigma in force.
+        p: the learned parameter, shape (num_parameters,), initialised from U(-1, 1). None for NANI and NANIS.
+        scale: a buffer that holds the current c or sigma.
 
-    Shape: any, floating; the output is the same.
+    Shape: any floating-point tensor; the output has the same shape and dtype.
 
     >>> from noisyact.pairs import harden
     >>> layer = NoisyActivation(harden(torch.erf), noise="nah:alpha=1.0").eval()
@@ -140,13 +140,13 @@ class NoisyActivation(NoisyModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """p uniform in [-1, 1] as in the paper, and the scale of the scheme."""
+        """Draw p from U(-1, 1), as in the paper, and reset the scale to the scheme's."""
         if self.p is not None:
             nn.init.uniform_(self.p, -1.0, 1.0)
         self._write_scale("scale", self.noise.scale)
 
     def forward(self, x: Tensor, xi: Tensor | None = None) -> Tensor:
-        """phi(x, xi); xi, of x's shape, replaces the draw in training."""
+        """Compute phi(x, xi). If xi (same shape as x) is given, it is used instead of drawn noise."""
         noisy = self.training or self.eval_noise == "sample"
         if not noisy and self.eval_noise == "hard":
             return functional.hard(x, self.pair)
@@ -155,7 +155,7 @@ class NoisyActivation(NoisyModule):
         )
 
     def extra_repr(self) -> str:
-        """The scheme in force, the number of parameters and, where it is not the default, the rule for evaluation."""
+        """The scheme with its current scale, the number of parameters and, if not the default, ``eval_noise``."""
         parts = [repr(in_force(self.noise, self.scale)), f"num_parameters={self.num_parameters}"]
         if self.eval_noise != "expectation":
             parts.append(f"eval_noise={self.eval_noise!r}")
@@ -165,7 +165,7 @@ class NoisyActivation(NoisyModule):
 class NoisyHardTanh(NoisyActivation):
     """The noisy hard tanh: ``h(x) = max(min(x, 1), -1)``, ``u(x) = x``.
 
-    Args: as :class:`NoisyActivation`, and ``min_val`` and ``max_val`` as in nn.Hardtanh.
+    Args: those of :class:`NoisyActivation` without ``pair``, plus ``min_val`` and ``max_val`` of nn.Hardtanh.
 
     >>> layer = NoisyHardTanh("nah", num_parameters=256)
     >>> layer(torch.randn(32, 256)).shape
@@ -192,7 +192,7 @@ class NoisyHardTanh(NoisyActivation):
 class NoisyHardSigmoid(NoisyActivation):
     """The noisy hard sigmoid: ``h(x) = max(min(u(x), 1), 0)``, ``u(x) = 0.25 x + 0.5``.
 
-    Args: as :class:`NoisyActivation`, and ``slope``, 0.25 in the paper (nn.Hardsigmoid's is 1/6).
+    Args: those of :class:`NoisyActivation` without ``pair``, plus ``slope``: 0.25 in the paper, 1/6 in nn.Hardsigmoid.
 
     >>> NoisyHardSigmoid("nan").eval()(torch.tensor([0.0, 1.0]))
     tensor([0.5000, 0.7500])
@@ -213,7 +213,7 @@ class NoisyHardSigmoid(NoisyActivation):
 
 
 class NoisyReLU(NoisyActivation):
-    """The noisy rectifier: it saturates, and is noisy, below zero. Args: as :class:`NoisyActivation`.
+    """The noisy ReLU: it saturates, and is noisy, below zero. Args: those of :class:`NoisyActivation` but ``pair``.
 
     >>> NoisyReLU("nah").train()(torch.tensor([2.0])).item()
     2.0
@@ -232,25 +232,25 @@ class NoisyReLU(NoisyActivation):
 
 
 def in_force(noise: Scheme, scale: Tensor) -> Scheme:
-    """The scheme with the scale that annealing or a checkpoint has set; as it was given where the scale has no value.
+    """The scheme with its current scale. If the scale cannot be read, the scheme is returned unchanged.
 
     >>> in_force(NAH(c=0.5), torch.tensor(0.3))
     NAH(c=0.3, alpha=1.15, clip=False)
     """
     try:
-        return noise.with_scale(float(f"{scale.item():.7g}"))  # as many digits as float32 has
+        return noise.with_scale(float(f"{scale.item():.7g}"))  # float32 has seven significant digits
     except (RuntimeError, ValueError):  # on the meta device, under a trace, or not finite
         return noise
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise a TypeError for anything but a module."""
+    """Raise a TypeError unless the argument is an nn.Module."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, not {model!r:.80}")
 
 
 def set_noise_scale(model: nn.Module, value: float) -> int:
-    """Set the scale (c or sigma) of every noisy part of a model; returns how many there are.
+    """Set the scale (c or sigma) of every noisy module in a model. Returns the number of noisy modules.
 
     >>> model = nn.Sequential(nn.Linear(4, 4), NoisyHardTanh())
     >>> set_noise_scale(model, 0.1)
@@ -261,14 +261,14 @@ def set_noise_scale(model: nn.Module, value: float) -> int:
     check_model(model)
     parts = [module for module in model.modules() if isinstance(module, NoisyModule)]
     if not parts:
-        raise ValueError(f"{type(model).__name__} has no noisy part to set the scale of; see noisyact.noisify")
+        raise ValueError(f"{type(model).__name__} has no noisy part whose scale could be set; see noisyact.noisify")
     for part in parts:
         part.set_scale(value)
     return len(parts)
 
 
 def noise_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The learned p of every noisy part, for an optimiser group of their own.
+    """Iterate over the learned p of every noisy module, for example to put them in a separate optimiser group.
 
     >>> [tuple(p.shape) for p in noise_parameters(nn.Sequential(NoisyHardTanh(num_parameters=3)))]
     [(3,)]

@@ -1,6 +1,6 @@
-"""Noise schedules, plain functions from a step to the noise scale, and the scheduler that applies one to a model.
+"""Noise schedules, which map a step to the noise scale, and the scheduler that applies a schedule to a model.
 
-Every schedule is an immutable object that is called with a step; it prints, compares and pickles.
+Each schedule is an immutable callable that can be printed, compared and pickled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 Schedule = Callable[[int], float]
-"""A step (a whole number from 0 on) to the noise scale at that step."""
+"""A function from a step (a whole number of at least 0) to the noise scale at that step."""
 
 
 def _check_level(name: str, value: float) -> None:
@@ -39,7 +39,7 @@ def _check_step(step: int) -> None:
 
 
 def _between(start: float, end: float, share: float) -> float:
-    """From start at share 0 to end at share 1, never beyond either, whatever the rounding."""
+    """Interpolate from start (share 0) to end (share 1). Rounding never takes the result outside this range."""
     low, high = sorted((float(start), float(end)))
     return float(end) if share == 1.0 else min(max(start + share * (end - start), low), high)
 
@@ -58,16 +58,16 @@ class constant:
         _check_level("value", self.value)
 
     def __call__(self, step: int) -> float:
-        """The scale at a step."""
+        """Return the noise scale at a step."""
         _check_step(step)
         return float(self.value)
 
 
 @dataclasses.dataclass(frozen=True)
 class inverse_sqrt:
-    """The paper's annealing: ``start / sqrt(t + 1)``, t = step // every, never below end.
+    """The paper's annealing: ``max(start / sqrt(t + 1), end)`` with ``t = step // every``.
 
-    With the paper's 30, 0.5 and 200 the floor is reached at step 719,800.
+    With the paper's 30, 0.5 and 200 the schedule reaches its end at step 719,800.
 
     >>> schedule = inverse_sqrt(start=30.0, end=0.5, every=200)
     >>> [schedule(step) for step in (0, 199, 600, 719_800)]
@@ -83,17 +83,17 @@ class inverse_sqrt:
         _check_level("end", self.end)
         _check_count("every", self.every)
         if self.end > self.start:
-            raise ValueError(f"end={self.end!r} is above start={self.start!r}: this schedule falls")
+            raise ValueError(f"end={self.end!r} is above start={self.start!r}: this schedule must decrease")
 
     def __call__(self, step: int) -> float:
-        """The scale at a step."""
+        """Return the noise scale at a step."""
         _check_step(step)
         return max(float(self.end), self.start / math.sqrt(step // self.every + 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class linear:
-    """A straight line from start to end over so many steps, then end.
+    """Linear interpolation from start to end over ``steps`` steps, then constant at end.
 
     >>> [linear(1.0, 0.0, steps=4)(step) for step in (0, 1, 4, 9)]
     [1.0, 0.75, 0.0, 0.0]
@@ -109,14 +109,14 @@ class linear:
         _check_count("steps", self.steps)
 
     def __call__(self, step: int) -> float:
-        """The scale at a step."""
+        """Return the noise scale at a step."""
         _check_step(step)
         return _between(self.start, self.end, min(step / self.steps, 1.0))
 
 
 @dataclasses.dataclass(frozen=True)
 class cosine:
-    """Half a cosine from start to end over so many steps, then end.
+    """Half a period of a cosine from start to end over ``steps`` steps, then constant at end.
 
     >>> round(cosine(1.0, 0.0, steps=2)(1), 10)
     0.5
@@ -132,14 +132,14 @@ class cosine:
         _check_count("steps", self.steps)
 
     def __call__(self, step: int) -> float:
-        """The scale at a step."""
+        """Return the noise scale at a step."""
         _check_step(step)
         return _between(self.start, self.end, math.sin(0.5 * math.pi * min(step / self.steps, 1.0)) ** 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class exponential:
-    """``start * rate ^ (step / every)``, never below end.
+    """Exponential decay: ``max(start * rate ** (step / every), end)``.
 
     >>> exponential(8.0, rate=0.5, every=10, end=1.0)(20)
     2.0
@@ -155,19 +155,19 @@ class exponential:
         _check_level("end", self.end)
         _check_count("every", self.every)
         if isinstance(self.rate, bool) or not isinstance(self.rate, (int, float)) or not 0 < self.rate <= 1:
-            raise ValueError(f"rate={self.rate!r}: must lie above 0 and be at most 1")
+            raise ValueError(f"rate={self.rate!r}: must be above 0 and at most 1")
         if self.end > self.start:
-            raise ValueError(f"end={self.end!r} is above start={self.start!r}: this schedule falls")
+            raise ValueError(f"end={self.end!r} is above start={self.start!r}: this schedule must decrease")
 
     def __call__(self, step: int) -> float:
-        """The scale at a step."""
+        """Return the noise scale at a step."""
         _check_step(step)
         return max(float(self.end), self.start * self.rate ** (step / self.every))
 
 
 @dataclasses.dataclass(frozen=True)
 class join:
-    """Schedules one after another: the first up to boundaries[0], the next from there, counted from its own 0.
+    """Consecutive schedules. Schedule i + 1 starts at step ``boundaries[i]``, where its own step is 0.
 
     >>> schedule = join([constant(2.0), linear(2.0, 0.0, steps=10)], boundaries=[100])
     >>> [schedule(step) for step in (0, 99, 100, 105, 110)]
@@ -192,17 +192,17 @@ class join:
                 f"{len(self.schedules)} schedules need {len(self.schedules) - 1} boundaries, not {len(self.boundaries)}"
             )
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
-            raise ValueError(f"boundaries={list(self.boundaries)!r}: must rise")
+            raise ValueError(f"boundaries={list(self.boundaries)!r}: must increase")
 
     def __call__(self, step: int) -> float:
-        """The scale at a step."""
+        """Return the noise scale at a step."""
         _check_step(step)
         past = sum(step >= boundary for boundary in self.boundaries)
         return self.schedules[past](step - (self.boundaries[past - 1] if past else 0))
 
 
 def piecewise(start: float, changes: dict[int, float]) -> join:
-    """Constant values: start, then from each step of ``changes`` on its value.
+    """A piecewise constant schedule: start, then the value ``changes[step]`` from each of those steps on.
 
     >>> schedule = piecewise(3.0, {100: 1.0, 200: 0.5})
     >>> [schedule(step) for step in (0, 100, 250)]
@@ -213,13 +213,13 @@ def piecewise(start: float, changes: dict[int, float]) -> join:
 
 
 class NoiseScheduler:
-    """Sets the noise scale of every noisy part of a model to ``schedule(step)``.
+    """Sets the noise scale of every noisy module of a model to ``schedule(step)``.
 
-    Made, it sets the value of step 0; each :meth:`step` goes on by one, as a learning-rate scheduler does, after the
-    optimiser's step. The state is the step alone: the value is always ``schedule(step)``, so resuming is exact.
+    The constructor sets the value of step 0. Call :meth:`step` after each optimiser step, as for a learning-rate
+    scheduler. The only state is the step, and the value is always ``schedule(step)``, so resuming is exact.
 
     Args:
-        model: holds at least one noisy part.
+        model: a module that contains at least one noisy module.
         schedule: a function from the step to the scale, such as ``noisyact.anneal.inverse_sqrt()``.
 
     >>> from noisyact import NoisyHardTanh, anneal
@@ -243,21 +243,21 @@ class NoiseScheduler:
 
     @property
     def value(self) -> float:
-        """The noise scale in force."""
+        """The current noise scale."""
         return self.schedule(self.last_step)
 
     def step(self) -> None:
-        """Go on by one step."""
+        """Advance by one step."""
         self.set_step(self.last_step + 1)
 
     def set_step(self, step: int) -> None:
-        """Go to a step, for trainers that count by themselves."""
+        """Go to the given step, for trainers that count steps themselves."""
         value = self.schedule(step)
         set_noise_scale(self._model, value)
         self.last_step = step
 
     def state_dict(self) -> dict[str, Any]:
-        """What resuming needs: the step."""
+        """The state that resuming needs: the step."""
         return {"last_step": self.last_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

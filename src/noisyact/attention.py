@@ -1,7 +1,7 @@
-"""Additive attention with a noisy function: how well each place answers a query, ``e = v . f(k + q)``.
+"""Additive attention with a noisy function: the score of each key for a query, ``e = v . f(k + q)``.
 
-In torch operations f(k + q) is a tensor of all places times all units, written and read several times at every step of
-a decoder. The kernels for GPUs never write it to memory.
+In torch operations f(k + q) is a tensor of all places times all units that every step of a decoder writes and reads
+several times. The GPU kernels never write it to memory.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def additive_scores(
 ) -> Tensor:
     """``e[b, w, s] = v . f(keys[b, s] + query[b, w]) + bias``.
 
-    A kernel computes it on a GPU without gradients, and with gradients within :func:`noisyact.deferred_gradients`.
-    Otherwise torch operations do.
+    On a GPU a kernel computes the scores if gradients are disabled, or inside :func:`noisyact.deferred_gradients`.
+    Otherwise torch operations compute them.
 
     Args:
         keys: [batch, places, size].
         query: [batch, width, size].
-        function: f, elementwise: nn.Tanh, a noisy activation, any module.
+        function: the elementwise f: nn.Tanh, a noisy activation, or any other module.
         weight: v, [1, size], the weight of an nn.Linear(size, 1).
         bias: the bias of that layer, [1].
 
@@ -54,13 +54,13 @@ def additive_scores(
 
 
 def drawn_noise(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor) -> triton.Noise | None:
-    """The function with noise drawn for this call; None, with nothing drawn, where the kernels cannot run."""
+    """The function with noise drawn for this call. None if the kernels cannot run; no noise is drawn then."""
     if not triton.serves(keys) or _needs_torch(keys.device) or _hooked(function):
         return None
     batch, _, size = keys.shape
     kernels = query.dim() == 3 and query.numel() > 0 and (query.shape[0], query.shape[2]) == (batch, size)
     if not kernels or weight.shape != (1, size) or not all(_like(keys, tensor) for tensor in (keys, query, weight)):
-        return None  # torch's operations broadcast, or raise an error that names what is wrong
+        return None  # torch operations broadcast, or raise an error that names the problem
     if type(function) is nn.Tanh:
         return triton.Noise(None, None, None, triton.Function())
     if not isinstance(function, NoisyActivation) or type(function) not in _OURS:
@@ -78,12 +78,12 @@ def drawn_noise(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor
 
 
 def _like(keys: Tensor, tensor: Tensor) -> bool:
-    """Whether a tensor is a plain one of the same dtype and device."""
+    """Whether a tensor has no subclass and the same dtype and device as the keys."""
     return type(tensor) in (Tensor, nn.Parameter) and (tensor.dtype, tensor.device) == (keys.dtype, keys.device)
 
 
 def _needs_torch(device: torch.device) -> bool:
-    """Whether torch compiles, transforms or casts: then the operations must be torch's."""
+    """Whether torch.compile, torch.func, autocast or a dispatch mode is active. The kernels support none of them."""
     return (
         torch.compiler.is_compiling()
         or torch.is_autocast_enabled(device.type)
@@ -93,7 +93,7 @@ def _needs_torch(device: torch.device) -> bool:
 
 
 def _hooked(module: Any) -> bool:
-    """Whether calls of the module run hooks."""
+    """Whether a call of the module runs hooks."""
     hooks = torch.nn.modules.module
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks

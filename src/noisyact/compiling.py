@@ -1,4 +1,4 @@
-"""What torch.compile is told about this package's functions."""
+"""Markers for torch.compile."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def constant(function: _Function) -> _Function:
-    """Mark a function whose result the compiler may take as a constant: it calls it once and does not look inside.
+    """Mark a function as constant for torch.compile, which then calls it once while tracing and does not trace into it.
 
-    As torch.compiler.assume_constant_result does, which first imports the whole compiler: a second at every start.
+    torch.compiler.assume_constant_result does the same, but imports the whole compiler, which takes a second.
     """
     function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return function

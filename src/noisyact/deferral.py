@@ -1,13 +1,12 @@
-"""Recurrences written by hand: the gradient of a weight that is used at every step, as one product over all steps.
+"""Deferred gradients for hand-written recurrences: one product over all steps instead of one product per step.
 
 A loop over T steps uses the same weight T times. Autograd computes T products, each as large as the weight, and adds
-them up: with 1,024 units and batches of 32 that is most of the memory traffic of a backward pass. Here each use records
-its input x_t and its gradient dy_t, and after the last one dW = sum_t dy_t^T x_t is one product. The annotations A that
-an attention looks at are treated alike: for the contexts w_t A, dA = sum_t w_t^T dy_t. Where the inputs of all steps
-are rows of one tensor, W x_t is one product in the forward pass too. The gradients of an additive attention's keys are
-summed by the kernel of its scores, and the gradient of a noisy function's p is summed once for all steps: at each step
-a kernel returns it in parts, and two small launches a step, which would sum the parts and add the sum to that of the
-other steps, take a GPU as long as the kernel itself.
+them: with 1,024 units and batches of 32 this causes most of the memory traffic of a backward pass. Here each use
+records its input x_t and its gradient dy_t, and after the last use dW = sum_t dy_t^T x_t is one product. The same holds
+for the annotations A of an attention: for the contexts w_t A, dA = sum_t w_t^T dy_t. If the inputs of all steps are
+rows of one tensor, W x_t is one product in the forward pass too. The backward kernel of additive attention sums the
+gradient of the keys over the steps. The gradient of a noisy function's p is summed once for all steps: the kernels
+return it in parts, and summing the parts at each step would take two small launches, as long as the kernel itself.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ __all__ = ["deferred_gradients"]
 
 
 def deferred_gradients(on: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """Compute the gradients of tensors that a loop uses at every step once, after the last step.
+    """Context manager that computes the gradients of tensors used at every step of a loop once, after the last step.
 
-    Run the forward pass of the loop within it; backward may run outside. It changes how these are differentiated:
+    Run the forward pass of the loop inside it; backward may run outside. It defers the gradients of
 
-    - the weights of `F.linear`, and so of nn.Linear and of this package's cells; on a GPU also those of nn.LSTMCell and
-      nn.GRUCell. Inputs that are rows of one tensor (``for x in sequence``) are multiplied all at once; the tensor then
-      has a gradient, its rows have none;
+    - the weights of `F.linear`, hence of nn.Linear and noisyact's cells; on a GPU also those of nn.LSTMCell and
+      nn.GRUCell. Inputs that are rows of one tensor (``for x in sequence``) are multiplied all at once; the gradient
+      then reaches the tensor but not its rows;
     - the second factors of `torch.bmm`;
-    - the p of this package's cells and activations;
+    - the p of noisyact's cells and activations;
     - on a GPU, the keys of :func:`noisyact.additive_scores`.
 
-    The gradients are autograd's up to the order of summation and cannot be differentiated again. Nothing is deferred
-    under autocast or a transform of torch.func. Use it for steps recorded as a CUDA graph: every call of torch within
-    it costs the host more time, which on a CPU cancels the gain.
+    The gradients equal autograd's up to the order of summation and cannot be differentiated again. Nothing is deferred
+    under autocast or a torch.func transform. The context manager is meant for steps that are recorded as a CUDA graph:
+    it adds host overhead to every torch call, which cancels the gain on a CPU.
 
     Args:
-        on: False for a context manager that does nothing.
+        on: if False, the context manager does nothing.
 
     >>> layer = torch.nn.Linear(4, 4)
     >>> h = torch.ones(2, 4)
@@ -88,10 +87,10 @@ class _Deferral(TorchFunctionMode):
             assert whole is not None
             factors = whole, weight, bias
             key = tuple((id(factor), factor._version) for factor in factors if factor is not None)
-            if key not in self._products:  # holding the factors keeps their ids unique
+            if key not in self._products:  # keeping references to the factors keeps their ids unique
                 self._products[key] = factors, F.linear(*factors).unbind()
             return self._products[key][1][place]
-        if not weight.requires_grad or weight.numel() < x.numel():  # recording the inputs would cost more
+        if not weight.requires_grad or weight.numel() < x.numel():  # recording the inputs would cost more memory
             return F.linear(x, weight, bias)
         return self._use(x, weight, bias)
 
@@ -110,7 +109,7 @@ class _Deferral(TorchFunctionMode):
     def scores(
         self, keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor, bias: Tensor | None = None
     ) -> Tensor:
-        """The scores of an additive attention."""
+        """additive_scores: the scores of additive attention."""
         noise = drawn_noise(keys, query, function, weight)
         if noise is None:
             return additive_scores(keys, query, function, weight, bias)
@@ -124,14 +123,14 @@ class _Deferral(TorchFunctionMode):
         self, kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor,
         seed: Tensor | None, noise: CellNoise,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The pointwise part of one of this package's cells."""
+        """The pointwise part of one of noisyact's cells."""
         p, leave = self._p(p)
         return cell(kind, a, recurrent, h, c, p, seed, noise, leave)
 
     def noisy_function(
         self, x: Tensor, p: Tensor, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
     ) -> Tensor:
-        """One of this package's activations."""
+        """One of noisyact's activations."""
         p, leave = self._p(p)
         return noisy_activation(x, p, scale, seed, scheme, pair, leave)
 
@@ -160,7 +159,7 @@ class _Deferral(TorchFunctionMode):
 
 
 class _Replacement(NamedTuple):
-    """What replaces a function, and which of its arguments are the weights and x."""
+    """The replacement of a function, and the positions of its weights and of x among its arguments."""
 
     method: Callable[..., Any]
     weights: slice
@@ -175,7 +174,7 @@ _REPLACED: dict[Any, _Replacement] = {
     additive_scores: _Replacement(_Deferral.scores, slice(3, 4)),
     cell: _Replacement(_Deferral.noisy_cell, slice(5, 6), dimensions=1, x=1),
     noisy_activation: _Replacement(_Deferral.noisy_function, slice(1, 2), dimensions=1),
-    # torch's kernel for the rest of a cell is for GPUs only.
+    # torch's kernels for the rest of these cells run only on GPUs.
     torch.lstm_cell: _Replacement(_Deferral.lstm_cell, slice(2, 4), on_cpu=False),
     torch.gru_cell: _Replacement(_Deferral.gru_cell, slice(2, 4), on_cpu=False),
 }
@@ -194,7 +193,7 @@ def _can_defer(replaced: _Replacement, args: tuple[Any, ...]) -> bool:
 
 
 def _place(x: Tensor) -> int | None:
-    """The index of an input in the tensor that a loop iterates over; None if it is no such row."""
+    """The index of an input in the tensor that a loop iterates over; None if the input is not a row of a tensor."""
     whole = x._base
     if whole is None or x.shape != whole.shape[1:] or not (whole.is_contiguous() and x.is_contiguous()):
         return None
@@ -205,14 +204,14 @@ def _place(x: Tensor) -> int | None:
 
 
 class _Weight:
-    """A weight within the region, as :class:`_Product` takes it."""
+    """A weight inside the region, and the arguments of :class:`_Product` for it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._held = weight, bias  # keeps their ids unique
         products = _Products()
         if weight.dim() == 3:
-            weight = weight.mT  # the second factor of torch.bmm: F is a W^T
-        # The bias is detached: its gradient, too, is computed from all uses at once.
+            weight = weight.mT  # the second factor of torch.bmm is W^T
+        # The bias is detached because its gradient is deferred too.
         self.arguments = deferred_leaf(products, weight, bias), None if bias is None else bias.detach(), products
 
 
@@ -232,12 +231,12 @@ class _Products:
             return None, None
         x, dy = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2) for parts in zip(*found, strict=True))
         if x.dim() == 3:
-            return torch.bmm(x.mT, dy).mT, None  # in the factor's layout
+            return torch.bmm(x.mT, dy).mT, None  # in the layout of the second factor
         return dy.T @ x, dy.sum(dim=0) if needed[1] else None
 
 
 class _P:
-    """A p within the region, as operations take it that report its gradient in parts."""
+    """A p inside the region, and the arguments for operations that report its gradient in parts."""
 
     def __init__(self, p: Tensor) -> None:
         self._held = p  # keeps its id unique
@@ -246,7 +245,7 @@ class _P:
 
 
 class _Parts:
-    """The gradient of a p, in the parts of all calls."""
+    """The gradient of p, as the parts that all calls report."""
 
     def __init__(self, p: Tensor) -> None:
         self._shape, self._dtype = p.shape, p.dtype

@@ -1,7 +1,7 @@
-"""The paper's equations in the paper's letters: the reference that every fast path must equal.
+"""The paper's equations in the paper's notation: the reference that every fast path must equal.
 
-Everything here is plain torch on the tensors it is given; noise comes in as an argument. sigma is written
-``(c / 4) tanh^2(p Delta / 2)``, which is ``c (sigmoid(p Delta) - 1/2)^2`` without its cancellation near zero.
+All functions use plain torch operations and take the noise as an argument. sigma is computed as
+``(c / 4) tanh^2(p Delta / 2)``, which equals ``c (sigmoid(p Delta) - 1/2)^2`` without its cancellation near zero.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def delta(h: Tensor, u: Tensor) -> Tensor:
-    """``Delta = h - u``; 0 where both are the same infinity."""
+    """``Delta = h - u``; 0 where h and u are the same infinity."""
     return torch.where(h == u, torch.zeros_like(h), h - u)
 
 
 def sigma(Delta: Tensor, p: Tensor | float, c: Tensor | float) -> Tensor:
-    """``sigma = c (sigmoid(p Delta) - 1/2)^2``: even in p, zero where h is not saturated, below c / 4.
+    """``sigma = c (sigmoid(p Delta) - 1/2)^2``: even in p, 0 where h is not saturated, at most c / 4.
 
     >>> sigma(torch.tensor([0.0, -1.0, -100.0]), p=1.0, c=0.5)
     tensor([0.0000, 0.0267, 0.1250])
@@ -39,7 +39,7 @@ def sigma(Delta: Tensor, p: Tensor | float, c: Tensor | float) -> Tensor:
 
 
 def direction(x: Tensor, leak: float) -> Tensor:
-    """``d(x) = -sgn(x) sgn(1 - alpha)`` with ``sgn(0) = 1``: inwards for alpha <= 1, outwards above.
+    """``d(x) = -sgn(x) sgn(1 - alpha)`` with ``sgn(0) = 1``: inwards for alpha <= 1, outwards for alpha > 1.
 
     >>> direction(torch.tensor([-2.0, 0.0, 2.0]), leak=1 - 1.15)
     tensor([-1.,  1.,  1.])
@@ -49,7 +49,7 @@ def direction(x: Tensor, leak: float) -> Tensor:
 
 
 def expected_epsilon(scheme: Scheme) -> float:
-    """``E[epsilon]``: sqrt(2 / pi) for half-normal noise, 0 for normal.
+    """``E[epsilon]``: sqrt(2 / pi) for half-normal noise, 0 for normal noise.
 
     >>> round(expected_epsilon(NAH()), 10)
     0.7978845608
@@ -60,11 +60,11 @@ def expected_epsilon(scheme: Scheme) -> float:
 def phi(
     x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float, xi: Tensor | None
 ) -> Tensor:
-    """The noisy activation phi(x, xi), or its expectation where xi is None.
+    """The noisy activation phi(x, xi), or its expectation if xi is None.
 
-    At the output (NAN, NAH), Algorithm 1 of the paper: ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` with
-    epsilon = xi or |xi|. At the input (NANI, NANIL, NANIS): ``phi = h(x + sigma xi)`` with sigma fixed, learned, or
-    fixed where |x| >= x_t and else 0. ``scale`` stands for the c or sigma of the scheme, so that it can be annealed.
+    Noise at the output (NAN, NAH) is Algorithm 1 of the paper: ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` with
+    epsilon = xi or |xi|. Noise at the input is ``phi = h(x + sigma xi)``; sigma is fixed (NANI), learned (NANIL), or
+    fixed where |x| >= x_t and 0 elsewhere (NANIS). ``scale`` replaces the scheme's c or sigma for annealing.
     """
     if scheme.at_input:
         if xi is None:
@@ -83,7 +83,7 @@ def phi(
 
 
 def _leaky(h: Tensor, Delta: Tensor, scheme: Scheme) -> Tensor:
-    """``alpha h + (1 - alpha) u``; no leak, no term, so that an infinite Delta makes no NaN."""
+    """``alpha h + (1 - alpha) u``. Without a leak the term is omitted, because 0 times an infinite Delta is NaN."""
     return h if scheme.leak == 0 else h - scheme.leak * Delta
 
 
@@ -94,7 +94,7 @@ def _epsilon(scheme: Scheme, xi: Tensor | None) -> Tensor | float:
 
 
 class Paths(NamedTuple):
-    """dphi/dx along the three paths of the paper, and dphi/dp."""
+    """dphi/dx along the paper's three paths (through u, h and sigma), and dphi/dp."""
 
     linear: Tensor
     nonlinear: Tensor
@@ -105,11 +105,11 @@ class Paths(NamedTuple):
 def path_derivatives(
     x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float, xi: Tensor | None
 ) -> Paths:
-    """The derivative of :func:`phi` in closed form, path by path: through u, through h and through sigma.
+    """The derivatives of :func:`phi` in closed form, along each path: through u, through h and through sigma.
 
     With ``t = tanh(p Delta / 2)``, ``d sigma/d Delta = (c/4) t (1 - t^2) p`` and ``d Delta/dx = h' - u'``. At the
     output the paths are ``(1 - alpha) u'``, ``alpha h'`` and ``d epsilon sigma'``. At the input they are 0,
-    ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``. The h' and u' of a :class:`Pair` are autograd's.
+    ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``. Autograd computes h' and u' of a :class:`Pair`.
     """
     h, u = pair.h(x), pair.u(x)
     dh, du = _slopes(pair, x)
@@ -133,7 +133,7 @@ def path_derivatives(
 
 
 def noise_sigma(x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float) -> Tensor:
-    """The standard deviation of a scheme's noise: learned, fixed (NANI), or fixed where h is saturated (NANIS).
+    """The noise's standard deviation: learned (NAN, NAH, NANIL), fixed (NANI), or fixed where saturated (NANIS).
 
     >>> noise_sigma(torch.tensor([0.0, 2.0]), HardPair(1.0, 0.0, -1.0, 1.0), NANIS(), 0.3, 1.0)
     tensor([0.0000, 0.3000])
@@ -154,7 +154,7 @@ def _slopes(pair: HardPair | Pair, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """``f'(x)`` of any elementwise function, by autograd.
+    """``f'(x)`` of any elementwise function, computed by autograd.
 
     >>> derivative(torch.square, torch.tensor([0.0, 2.0]))
     tensor([0., 4.])

@@ -1,4 +1,4 @@
-"""Optional dependencies: how to install them."""
+"""Installation hints for optional dependencies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["how_to_install"]
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs one of the extras of pyproject.toml. The package is on no index, so it names no name.
+    """The command that installs one of pyproject.toml's extras. The package is not on PyPI, so it uses a checkout.
 
     >>> how_to_install("ray")
     "pip install '.[ray]' in a checkout of noisyact"

@@ -1,4 +1,4 @@
-"""Noisy activations as functions: x in, phi(x, xi) out; noise by argument, by seed, or drawn for you."""
+"""Noisy activations as functions. The noise is given as xi, given as a seed, or drawn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hard_tanh(x: Tensor) -> Tensor:
 
 
 def hard_sigmoid(x: Tensor) -> Tensor:
-    """``max(min(0.25 x + 0.5, 1), 0)``, the paper's; torch's own hardsigmoid has slope 1/6.
+    """``max(min(0.25 x + 0.5, 1), 0)``, the paper's hard sigmoid. The slope of F.hardsigmoid is 1/6.
 
     >>> hard_sigmoid(torch.tensor([-2.0, 0.0, 1.0]))
     tensor([0.0000, 0.5000, 0.7500])
@@ -81,7 +81,7 @@ def noisy_hard_sigmoid(
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """The noisy hard sigmoid, on the paper's ``0.25 x + 0.5``. See :func:`noisy` for the arguments.
+    """The noisy hard sigmoid with the paper's ``u(x) = 0.25 x + 0.5``. See :func:`noisy` for the arguments.
 
     >>> noisy_hard_sigmoid(torch.tensor([0.0, 4.0]), "nan:alpha=1.0", training=False)
     tensor([0.5000, 1.0000])
@@ -99,7 +99,7 @@ def noisy_relu(
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """The noisy rectifier: it saturates, and is noisy, below zero. See :func:`noisy` for the arguments.
+    """The noisy ReLU, which saturates and is noisy below zero. See :func:`noisy` for the arguments.
 
     >>> noisy_relu(torch.tensor([-4.0, 2.0]), "nah:alpha=1.0", xi=torch.ones(2))
     tensor([0.1162, 2.0000])
@@ -121,23 +121,23 @@ def noisy(
 ) -> Tensor:
     """The noisy version of any saturating function, given as a pair of h and its linearisation u.
 
-    ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` for NAN and NAH, ``h(x + sigma xi)`` for the rest; the schemes'
-    docstrings have the details. Computed in float32 (float64 for float64) whatever the dtype of x.
+    ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` for NAN and NAH, ``phi = h(x + sigma xi)`` for NANI, NANIL and
+    NANIS; the schemes' docstrings give the details. float64 input is computed in float64, all other input in float32.
 
     Args:
-        x: any shape, floating.
+        x: a floating-point tensor of any shape.
         pair: h and u, such as ``HARD_TANH`` or ``harden(torch.atan)``.
         noise: a scheme or its text, such as ``"nah:c=0.3"``.
-        p: one element, or one for each place of x's last dimension. None stands for 1.
-        xi: the standard normal draw, of x's shape (NAH takes its absolute value); given, nothing is drawn.
-        training: False gives the expectation: the leak stays, E|xi| = sqrt(2/pi) for NAH, 0 for the rest, and no
-            random number is drawn.
-        generator: draws the seed; default torch's own.
-        seed: one int64 that stands for the whole of xi (``standard_normal(seed, x.shape)`` is that xi); given, nothing
-            is drawn, and memory for xi is never needed.
-        scale: replaces the scheme's c or sigma by a tensor, so that annealing does not recompile.
+        p: one element, or one for each element of x's last dimension. None means p = 1.
+        xi: standard normal noise of x's shape, used instead of a draw. NAH takes its absolute value.
+        training: False computes the expectation and draws no random number. The leak stays; epsilon becomes
+            E|xi| = sqrt(2/pi) for NAH and 0 for the other schemes.
+        generator: the generator that the seed is drawn from; torch's default generator if None.
+        seed: one int64, used instead of a draw. It defines xi as ``standard_normal(seed, x.shape)``; the kernels
+            compute xi from it without storing it.
+        scale: a tensor that replaces the scheme's c or sigma, so that annealing does not trigger recompilation.
 
-    Returns: x's shape and dtype.
+    Returns: a tensor of x's shape and dtype.
 
     >>> from noisyact.pairs import harden
     >>> noisy(torch.tensor([1.0, 9.0]), harden(torch.atan), "nan", training=False)
@@ -146,17 +146,17 @@ def noisy(
     noise = _scheme(noise)
     check(x, p, scale, seed)
     if scale is None:
-        # Where x is, as a compiled graph wants it; outside one a GPU is spared the launch that fills it in.
+        # A compiled graph needs the scale on x's device. In eager mode, a CPU scalar saves the launch of a fill kernel.
         device = "cpu" if x.device.type == "cuda" and not torch.compiler.is_compiling() else x.device
         scale = torch.full((), noise.scale, dtype=reference.working_dtype(x.dtype), device=device)
     if not (noise.learns_p and (training or equations.expected_epsilon(noise))):
-        p = None  # it has no part in the result, and so no gradient, whichever path computes
+        p = None  # the result does not depend on p: no path may give it a gradient
     if xi is not None:
         _check_xi(x, xi, seed)
         return _with_xi(x, pair, noise, p, xi if training else None, scale)
     if not training:
         if isinstance(pair, Pair) or traced() or not has_kernel(x):
-            return _with_xi(x, pair, noise, p, None, scale)  # plain operations: exporters and fusion understand them
+            return _with_xi(x, pair, noise, p, None, scale)  # exporters and the compiler's fusion need torch operations
         return noisy_activation(x, p, scale, None, noise, pair)
     if seed is None:
         seed = draw_seed(x.device, generator)
@@ -167,7 +167,7 @@ def noisy(
 
 def _scheme(noise: Scheme | str) -> Scheme:
     if isinstance(noise, str) and torch.compiler.is_compiling():
-        # The compiler can follow the making of a scheme, not the reading of its text; the numbers are constants to it.
+        # The compiler can trace the constructor of a scheme but not the parser. Settings are constants in the graph.
         kind = _KINDS[_setting(noise, "name")]
         return kind(**{name: _setting(noise, name) for name in kind.__match_args__})
     return scheme(noise)

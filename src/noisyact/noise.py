@@ -1,7 +1,7 @@
-"""Where the noise comes from: a seed is drawn once a call, and every xi is a function of that seed and its place.
+"""Random noise: one seed is drawn per call, and each xi is a function of the seed and the element's position.
 
-The differentiable ops take the seed as an argument and never draw inside, so that whatever recomputes them (backward,
-activation checkpointing, a compiled graph) sees the noise of the forward pass again.
+The differentiable operations take the seed as an argument and never draw random numbers. Code that re-executes them
+(backward, activation checkpointing, a compiled graph) therefore reproduces the noise of the forward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from noisyact.compiling import constant
 
 try:
     from torch._functorch import config as _partitioner
-except ImportError:  # torch promises neither the module nor its settings
+except ImportError:  # neither the module nor its settings are public API of torch
     _partitioner = None
 
 __all__ = ["draw_seed", "draw_seeds", "recurrent_normal", "seeds_in_blocks", "standard_normal"]
@@ -34,13 +34,13 @@ _GROUP = 4 * _COUNTERS
 
 
 def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
-    """The standard normal xi that a seed stands for, float32, the same on every device and backend.
+    """Compute the float32 standard normal xi of a seed. It is the same function on every device and backend.
 
-    Philox4x32 with 7 rounds, the seed as key. Counter k gives four words, two Box-Muller pairs, four normals; of the
-    flat tensor, element ``64 g + 16 l + j`` is normal l of counter ``16 g + j``.
+    The generator is Philox4x32 with 7 rounds and the seed as key. Each counter gives four words, and Box-Muller turns
+    them into four normals. Element ``64 g + 16 l + j`` of the flat tensor is normal l of counter ``16 g + j``.
 
     Args:
-        seed: int64, one element, as :func:`draw_seed` gives.
+        seed: int64, one element, such as the result of :func:`draw_seed`.
         shape: the shape of xi.
 
     >>> standard_normal(torch.tensor(7), (3,))
@@ -55,14 +55,14 @@ def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor
 
 
 def recurrent_normal(seed: Tensor, steps: Tensor, rows: Tensor, count: int, hidden: int) -> Tensor:
-    """The xi of a recurrent layer: nonlinearity n of a unit takes normal n % 4 of counter (unit, row, step, n // 4).
+    """Compute the xi of a recurrent layer: nonlinearity n uses normal n % 4 of counter (unit, row, step, n // 4).
 
     Args:
         seed: int64, one element.
         steps: [R], the time step of each row of the layer's output.
-        rows: [R], its place in the batch.
-        count: nonlinearities of a cell.
-        hidden: units.
+        rows: [R], the batch index of each row.
+        count: the number of nonlinearities in a cell.
+        hidden: the number of units.
 
     Returns: [R, count, hidden], float32.
 
@@ -78,12 +78,12 @@ def recurrent_normal(seed: Tensor, steps: Tensor, rows: Tensor, count: int, hidd
 
 
 def _four_normals(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> list[Tensor]:
-    """Philox4x32, 7 rounds, and Box-Muller: the four normals of each counter."""
+    """The four normals of each counter, by Philox4x32 with 7 rounds and Box-Muller."""
     seed = seed.reshape(())
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
     for _ in range(_ROUNDS):
-        # The 64-bit products may wrap, the bits stay right. c1 and c3 keep whole products: only their low halves are
-        # used, and those are cut out where they are.
+        # The 64-bit products may overflow, which leaves the needed bits intact. c1 and c3 hold whole products; only
+        # their low halves are used, and masks select them below.
         a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c1, c2, c3 = ((b >> 32) ^ (c1 ^ k0)) & _MASK, b, ((a >> 32) ^ (c3 ^ k1)) & _MASK, a
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
@@ -91,7 +91,7 @@ def _four_normals(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) 
 
 
 def _normal_pair(w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
-    """Box-Muller: the radius from 31 bits, never 0; the angle from 32 bits read as a signed part of a turn."""
+    """Box-Muller: the radius from 31 bits, never exactly 0; the angle from 32 bits as a signed fraction of 2 pi."""
     u = ((w0 >> 1).to(torch.float32) + 0.5) * 2.0**-31
     turn = ((w1 ^ 0x80000000) - 0x80000000).to(torch.float32) * 2.0**-32
     radius, angle = torch.sqrt(-2.0 * torch.log(u)), (2.0 * math.pi) * turn
@@ -99,7 +99,7 @@ def _normal_pair(w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_seeds(device: torch.device, count: int) -> Sequence[Tensor]:
-    """Several fresh seeds, each as :func:`draw_seed` gives one, at the price of one where that is possible.
+    """Draw several seeds like :func:`draw_seed`, in a single draw if torch.compile is not tracing.
 
     >>> len(draw_seeds(torch.device("cpu"), 3))
     3
@@ -110,9 +110,9 @@ def draw_seeds(device: torch.device, count: int) -> Sequence[Tensor]:
 
 
 def draw_seed(device: torch.device, generator: torch.Generator | None = None, shape: tuple[int, ...] = ()) -> Tensor:
-    """A fresh seed: an int64 scalar on the device, from the generator or the device's default one.
+    """Draw a seed, an int64 scalar on the device, from the generator or from the device's default generator.
 
-    Processes of a distributed job get different noise even when all of them were seeded alike. Inside a checkpointed
+    The processes of a distributed job get different noise even if all use the same torch seed. In a checkpointed
     region the recomputation gets the seeds of the first pass, whether or not torch restores its generators.
     """
     if torch.compiler.is_compiling():
@@ -120,7 +120,7 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
             if _in_checkpointed_region() or _in_transform():
                 raise RuntimeError(
                     "noise in a compiled function needs activation_memory_budget = 1 where a checkpointed region runs "
-                    "the function or torch.func transforms it: the compiler would draw other noise in backward"
+                    "the function or torch.func transforms it: the compiler would draw different noise in backward"
                 )
             return _compiled_stream.next(device)
         seed = _random_seed(device, generator, shape)
@@ -136,7 +136,7 @@ def draw_seed(device: torch.device, generator: torch.Generator | None = None, sh
 
 def _checkpointed_pass() -> activation_checkpointing.CheckpointedPass | None:
     """The pass over checkpointed regions that the caller is part of; None outside any region."""
-    # Every such pass shows one of these. Only then is the call stack worth a look.
+    # In every such pass one of these conditions fails. Only then is it worth inspecting the call stack.
     regions = activation_checkpointing
     if regions.graph_task() == -1 and regions.saved_tensor_hooks(True) is None and torch.is_grad_enabled():
         return None
@@ -144,20 +144,20 @@ def _checkpointed_pass() -> activation_checkpointing.CheckpointedPass | None:
 
 
 def _fresh_seed(device: torch.device, generator: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
-    """Seeds from the generator that differ between the processes of a distributed job."""
+    """Draw seeds that differ between the processes of a distributed job."""
     return _rank_seed(_random_seed(device, generator, shape))
 
 
 def seeds_in_blocks(on: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """Draw the seeds of the calls within it many at a time; what is left of a block at its end is dropped.
+    """Context manager that draws the seeds of noisy calls in blocks of 64. Unused seeds of a block are dropped.
 
-    A loop of small noisy calls draws a seed at each of them, and on a GPU a draw takes as long as a small kernel. The
-    noise differs from that without it. Enter it inside a step that is recorded as a CUDA graph: a block drawn before
-    the recording would be the same at each replay. Calls with a generator, regions of activation checkpointing and
-    transforms of torch.func draw their seeds one by one.
+    A loop of small noisy calls draws one seed per call, and on a GPU a draw takes as long as a small kernel. The noise
+    differs from the noise without this context manager. Enter it inside a step that is recorded as a CUDA graph: a
+    block drawn before the recording would be reused by every replay. Calls with a generator, checkpointed regions and
+    torch.func transforms draw their seeds one by one.
 
     Args:
-        on: False for a context manager that does nothing.
+        on: if False, the context manager does nothing.
 
     >>> with seeds_in_blocks():
     ...     first, second = (draw_seed(torch.device("cpu")) for _ in range(2))
@@ -182,14 +182,14 @@ class _Blocks:
     def next(self, device: torch.device) -> Tensor:
         seed = next(self._left.get(device, iter(())), None)
         if seed is None:
-            # Every second number: Triton compiles a kernel again for an address that is no multiple of 16.
+            # Use every second number: Triton recompiles a kernel for an address that is not a multiple of 16.
             self._left[device] = iter(_fresh_seed(device, None, (self._SIZE, 2))[:, 0].unbind())
             seed = next(self._left[device])
         return seed
 
 
 class _Region(threading.local):
-    """This thread's innermost region of :func:`seeds_in_blocks`."""
+    """The innermost :func:`seeds_in_blocks` region of each thread."""
 
     blocks: _Blocks | None = None
 
@@ -217,7 +217,7 @@ def _rank() -> int:
 
 @constant
 def _in_checkpointed_region() -> bool:
-    """Whether a graph is traced while a checkpointed region runs: the region will run the graph twice."""
+    """Whether a graph is traced inside a checkpointed region, which will run the graph twice."""
     return _checkpointed_pass() is not None
 
 
@@ -228,7 +228,7 @@ def _in_transform() -> bool:
 
 @torch.library.custom_op("noisyact::draw_seed", mutates_args=())
 def _draw_at_run_time(place: Tensor) -> Tensor:
-    """A seed drawn as outside a graph. `place` has the device; being random, it keeps two draws from being merged."""
+    """Draw a seed as in eager mode. `place` gives the device; its random value keeps draws from being merged."""
     return draw_seed(place.device)
 
 
@@ -239,10 +239,10 @@ def _(place: Tensor) -> Tensor:
 
 @constant
 def _may_recompute_draws() -> bool:
-    """Whether the compiler may run a random draw again in backward. Runs while a graph is traced.
+    """Whether the compiler may repeat a random draw in backward. Called while a graph is traced.
 
-    With an activation memory budget below 1 it does, and gets other numbers: a gradient that is silently wrong. The
-    seeds must then be functions of the graph's inputs. Where torch no longer has a setting, a draw may run again.
+    With an activation memory budget below 1 the compiler repeats draws, gets other numbers and returns a silently wrong
+    gradient. The seeds must then be functions of the graph's inputs. If torch lacks one of the settings, assume yes.
     """
     of_region = get_current_meta().get("custom", {}).get("_region_activation_memory_budget", 1.0)
     recomputes = (
@@ -256,11 +256,11 @@ def _may_recompute_draws() -> bool:
 
 
 class _CompiledStream:
-    """Seeds for graphs that may recompute their draws: each is computed from a state that is an input of the graph.
+    """Seeds for graphs that may repeat their draws: each is computed from a state that is an input of the graph.
 
-    The attribute is bound to a new tensor, never changed in place, so a graph that saved the old one can use it again.
-    The stream starts from torch's seed at the first such compilation and runs on; torch.manual_seed later on does not
-    set it back.
+    The attribute is rebound to a new tensor and never changed in place, so a graph that saved the old tensor can reuse
+    it. The stream starts from torch's seed at the first such compilation. Later calls of torch.manual_seed do not
+    reset it.
     """
 
     def __init__(self) -> None:
@@ -268,13 +268,13 @@ class _CompiledStream:
         self._started = False
 
     def start(self) -> None:
-        """Take torch's seed, once."""
+        """Initialise the state from torch's seed, at the first call only."""
         if not self._started:
             self.state = torch.full((), torch.initial_seed() & (2**62 - 1), dtype=torch.int64)
             self._started = True
 
     def next(self, device: torch.device) -> Tensor:
-        """The next seed: a step of a 64-bit linear congruential generator; Philox, keyed by it, does the mixing."""
+        """The next seed, by a 64-bit linear congruential generator. Philox, which uses it as key, does the mixing."""
         self.state = self.state * 6364136223846793005 + 1442695040888963407
         return _rank_seed(self.state.to(device))
 

@@ -1,8 +1,8 @@
 """Saturating functions as the paper uses them: a pair of h and its linearisation u.
 
-The paper's construction takes a smooth saturating f, expands it to first order about zero, ``u(x) = f(0) + f'(0) x``,
-and clips the result to the limits of f: ``h(x) = max(min(u(x), high), low)``. :class:`HardPair` is that form, four
-numbers; :func:`harden` builds one from f; :class:`Pair` takes any h and u as functions.
+The paper expands a smooth saturating f to first order about zero, ``u(x) = f(0) + f'(0) x``, and clips the result to
+the limits of f: ``h(x) = max(min(u(x), high), low)``. :class:`HardPair` describes this form by four numbers,
+:func:`harden` builds it from f, and :class:`Pair` takes any h and u as functions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["HARD_SIGMOID", "HARD_TANH", "RELU", "HardPair", "Pair", "harden"]
 class HardPair:
     """``u(x) = slope x + offset`` and ``h(x) = clip(u(x), low, high)``.
 
-    A side that does not saturate has an infinite limit: ReLU is ``HardPair(1, 0, 0, inf)``. The linear part contains
-    x = 0, as an expansion about zero must, and the function rises.
+    A side that does not saturate has an infinite limit: ReLU is ``HardPair(1, 0, 0, inf)``. The slope is positive, and
+    the linear part must contain x = 0, because u is an expansion about zero.
 
     >>> HARD_SIGMOID.h(torch.tensor([-3.0, 0.0, 2 / 3, 3.0]))
     tensor([0.0000, 0.5000, 0.6667, 1.0000])
@@ -60,36 +60,36 @@ class HardPair:
         return (self.high - self.offset) / self.slope
 
     def u(self, x: Tensor) -> Tensor:
-        """The linearisation."""
+        """The linearisation u(x)."""
         if self.slope == 1.0 and self.offset == 0.0:
             return x
         return self.slope * x + self.offset
 
     def h(self, x: Tensor) -> Tensor:
-        """The hard function; its gradient at the kinks is the slope."""
+        """The hard function h(x). Its gradient at the kinks is the slope."""
         return self.clip(self.u(x))
 
     def clip(self, value: Tensor) -> Tensor:
-        """The value clipped to the range of h."""
+        """Clip a value to the range of h."""
         return _clip(value, self.low, self.high)
 
     def saturated(self, x: Tensor) -> Tensor:
-        """Where x lies on or beyond a threshold."""
+        """Whether each element of x lies on or beyond a threshold."""
         u = self.u(x)
         return (u <= self.low) | (u >= self.high)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Any h with any linearisation u, as functions of a tensor; they need not be piecewise linear.
+    """Any h and u as functions of a tensor; they need not be piecewise linear.
 
-    ``Delta = h(x) - u(x)`` drives the noise as ever, so a smooth h is a little noisy everywhere.
+    The noise depends on ``Delta = h(x) - u(x)``, so a smooth h is slightly noisy wherever it differs from u.
 
     Args:
         h: the activation function.
         u: its linearisation about zero.
-        x_t: the thresholds (x_low, x_high) of saturation; NANIS needs them.
-        limits: the range (low, high) of h; schemes with ``clip=True`` need it.
+        x_t: the saturation thresholds (x_low, x_high). NANIS requires them.
+        limits: the range (low, high) of h. Schemes with ``clip=True`` require it.
 
     >>> pair = Pair(h=torch.tanh, u=lambda x: x, x_t=(-1.0, 1.0), limits=(-1.0, 1.0))
     >>> pair.saturated(torch.tensor([0.5, 1.5]))
@@ -108,18 +108,18 @@ class Pair:
         for name in ("x_t", "limits"):
             value = getattr(self, name)
             if value is not None and not (len(value) == 2 and value[0] < value[1]):
-                raise ValueError(f"Pair({name}={value!r}): {name} must be two rising numbers")
+                raise ValueError(f"Pair({name}={value!r}): {name} must be two increasing numbers")
 
     def clip(self, value: Tensor) -> Tensor:
-        """The value clipped to the range of h."""
+        """Clip a value to the range of h."""
         if self.limits is None:
             raise ValueError("clip=True needs the range of h: give Pair(limits=(low, high))")
         return _clip(value, *self.limits)
 
     def saturated(self, x: Tensor) -> Tensor:
-        """Where x lies on or beyond a threshold."""
+        """Whether each element of x lies on or beyond a threshold."""
         if self.x_t is None:
-            raise ValueError("this needs the thresholds of h: give Pair(x_t=(x_low, x_high))")
+            raise ValueError("the thresholds of h are not known: give Pair(x_t=(x_low, x_high))")
         return (x <= self.x_t[0]) | (x >= self.x_t[1])
 
 
@@ -129,10 +129,10 @@ RELU = HardPair(slope=1.0, offset=0.0, low=0.0, high=math.inf)
 
 
 def harden(f: Callable[[Tensor], Tensor]) -> HardPair:
-    """The hard version of a smooth saturating function: first-order expansion about zero, clipped to the limits of f.
+    """Build the hard version of a smooth saturating function: its expansion about zero, clipped to its limits.
 
     Args:
-        f: an elementwise, differentiable function that rises through zero and has a limit on at least one side.
+        f: an elementwise, differentiable function with a positive slope at zero and a limit on at least one side.
 
     >>> harden(torch.tanh)
     HardPair(slope=1.0, offset=0.0, low=-1.0, high=1.0)
@@ -154,18 +154,18 @@ def harden(f: Callable[[Tensor], Tensor]) -> HardPair:
 
 
 def _clip(value: Tensor, low: float, high: float) -> Tensor:
-    """``max(min(value, high), low)``, whose gradient at the limits is 1, as the kernels have it.
+    """``max(min(value, high), low)`` with gradient 1 at the limits, as in the kernels.
 
-    The gradient of torch.clamp at its limits is 1 or 0, depending on the release of torch.
+    The gradient of torch.clamp at its limits is 1 or 0, depending on the torch release.
     """
     clipped = torch.clamp(value.detach(), low, high)
     if not (value.requires_grad or _recorded()):
-        return clipped  # without a derivative the selection would only take time
+        return clipped  # torch.where below only matters for the derivative
     return torch.where(value == clipped, value, clipped)
 
 
 def _recorded() -> bool:
-    """Whether somebody may differentiate what is done now: a compiler, a trace, or forward mode."""
+    """Whether a compiler, a trace or forward mode may differentiate the current operations."""
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
@@ -174,7 +174,7 @@ def _recorded() -> bool:
 
 
 def _limit(f: Callable[[Tensor], Tensor], sign: float) -> float:
-    """The limit of f towards sign * infinity; infinite where f still grows."""
+    """The limit of f at sign * infinity; infinite if f has none."""
     far, further = (float(v) for v in f(sign * torch.tensor([1e100, 1e200], dtype=torch.float64)))
     if math.isclose(far, further, rel_tol=1e-12, abs_tol=1e-12):
         return further

@@ -1,4 +1,4 @@
-"""The paper's five noise schemes, as immutable values: what is drawn, where it enters, and how strongly."""
+"""The paper's five noise schemes as immutable values: which noise is drawn, where it is added, and its scale."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["NAH", "NAN", "NANI", "NANIL", "NANIS", "Scheme", "scheme"]
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """A noise scheme. Use one of its five kinds: NAN, NAH, NANI, NANIL, NANIS.
+    """Base class of the noise schemes NAN, NAH, NANI, NANIL and NANIS.
 
-    Schemes are values: equal when their numbers are, hashable, picklable, and written as text by ``str`` and read back
-    by :func:`noisyact.scheme`.
+    Schemes are values: two schemes of one class with equal settings are equal. They are hashable and picklable. ``str``
+    converts a scheme to text and :func:`noisyact.scheme` parses the text.
     """
 
     name: ClassVar[str]
     code: ClassVar[int]
-    """The number the kernels know the scheme by."""
+    """The integer that identifies the scheme in the kernels."""
     learns_p: ClassVar[bool]
     """Whether sigma depends on the learned parameter p."""
     at_input: ClassVar[bool]
@@ -30,12 +30,12 @@ class Scheme:
 
     @property
     def scale(self) -> float:
-        """The strength of the noise that annealing changes: c, or sigma where sigma is fixed."""
+        """The noise scale, which annealing changes: c, or sigma for schemes with a fixed sigma."""
         return getattr(self, self.scale_name)
 
     @property
     def leak(self) -> float:
-        """The share ``1 - alpha`` of u in the output; 0 for noise at the input."""
+        """The weight ``1 - alpha`` of u in the output; 0 for noise at the input."""
         return 1.0 - getattr(self, "alpha", 1.0)
 
     @property
@@ -44,7 +44,7 @@ class Scheme:
         return getattr(self, "clip", False)
 
     def with_scale(self, value: float) -> Scheme:
-        """The same scheme with another strength.
+        """Return the same scheme with another scale.
 
         >>> NAH(c=30.0).with_scale(0.5)
         NAH(c=0.5, alpha=1.15, clip=False)
@@ -70,7 +70,7 @@ class Scheme:
                 raise ValueError(f"{where}: {field.name} must be at least 0")
             object.__setattr__(self, field.name, float(value))
         settings = ",".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
-        object.__setattr__(self, "_text", f"{self.name}:{settings}")  # kernels are called with it: make it once
+        object.__setattr__(self, "_text", f"{self.name}:{settings}")  # built once: every kernel call passes it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +86,14 @@ class _OutputNoise(Scheme):
 
 @dataclasses.dataclass(frozen=True)
 class NAN(_OutputNoise):
-    """Normal noise at the output, growing with the saturation.
+    """Normal noise at the output that grows with the saturation.
 
     ``phi(x, xi) = alpha h(x) + (1 - alpha) u(x) + d(x) sigma(x) xi`` with ``sigma(x) = c (sigmoid(p Delta) - 1/2)^2``,
     ``Delta = h(x) - u(x)`` and ``d(x) = -sgn(x) sgn(1 - alpha)``.
 
     Args:
-        c: scale of sigma, which never exceeds c / 4.
-        alpha: weight of h against its linearisation u; 1 leaves no leak. The authors' code has 1.15 for tanh.
+        c: the noise scale; sigma never exceeds c / 4.
+        alpha: the weight of h; the leak u has weight 1 - alpha. The authors' code uses 1.15 for tanh.
         clip: clip the result to the range of h, as the authors' code did for tanh.
 
     >>> NAN(c=0.3)
@@ -106,7 +106,7 @@ class NAN(_OutputNoise):
 
 @dataclasses.dataclass(frozen=True)
 class NAH(_OutputNoise):
-    """Half-normal noise at the output: as :class:`NAN` with |xi| for xi, so that it always points towards h.
+    """Half-normal noise at the output: :class:`NAN` with |xi| instead of xi. The noise always points towards h.
 
     >>> str(NAH(alpha=1.0))
     'nah:c=0.5,alpha=1.0,clip=False'
@@ -118,7 +118,7 @@ class NAH(_OutputNoise):
 
 @dataclasses.dataclass(frozen=True)
 class NANI(Scheme):
-    """Normal noise of fixed strength at the input: ``phi(x, xi) = h(x + sigma xi)``.
+    """Normal noise with fixed sigma at the input: ``phi(x, xi) = h(x + sigma xi)``.
 
     >>> NANI()
     NANI(sigma=0.05)
@@ -135,11 +135,11 @@ class NANI(Scheme):
 
 @dataclasses.dataclass(frozen=True)
 class NANIL(Scheme):
-    """Normal noise at the input with learned strength: ``h(x + sigma(x) xi)``, ``sigma`` as in :class:`NAN`.
+    """Normal noise with learned sigma at the input: ``phi(x, xi) = h(x + sigma(x) xi)``, sigma as in :class:`NAN`.
 
-    A saturated unit shows noise only where the noise takes it back over the threshold, and sigma is small beside the
-    way there: of a tanh with |p| <= 1, where p begins, ``|Delta| >= 13.7 sigma / c``. At c = 0.5 that takes 27 standard
-    deviations: the function is h, p has no gradient, and stays. It takes a c of several units, as annealing has first.
+    A saturated unit is noisy only if the noise moves x back across the threshold, a distance of |Delta| for tanh. For
+    |p| <= 1, as at initialisation, ``|Delta| >= 13.7 sigma / c``. At c = 0.5 this takes 27 standard deviations, so in
+    practice phi equals h and p gets no gradient. The scheme needs a c of several units, as at the start of annealing.
 
     >>> NANIL(c=0.25).learns_p
     True
@@ -156,7 +156,7 @@ class NANIL(Scheme):
 
 @dataclasses.dataclass(frozen=True)
 class NANIS(Scheme):
-    """Normal noise at the input of saturated units alone: ``h(x + sigma xi)`` where |x| >= x_t, else ``h(x)``.
+    """Normal noise with fixed sigma at the input of saturated units: ``h(x + sigma xi)`` if |x| >= x_t, else ``h(x)``.
 
     >>> NANIS(sigma=0.1).scale
     0.1
@@ -175,7 +175,7 @@ _KINDS: dict[str, type[Scheme]] = {kind.name: kind for kind in (NAN, NAH, NANI, 
 
 
 def scheme(description: Scheme | str) -> Scheme:
-    """A scheme from its text: a name, or a name with settings. A scheme passes through.
+    """Parse a scheme from its text: a name, optionally followed by settings. A scheme is returned unchanged.
 
     >>> scheme("nah")
     NAH(c=0.5, alpha=1.15, clip=False)
@@ -186,7 +186,7 @@ def scheme(description: Scheme | str) -> Scheme:
     """
     if isinstance(description, Scheme):
         if type(description).__name__.lower() not in _KINDS:
-            raise TypeError(f"{description!r} is no noise scheme; use one of NAN, NAH, NANI, NANIL, NANIS")
+            raise TypeError(f"{description!r} is not a noise scheme; use one of NAN, NAH, NANI, NANIL, NANIS")
         return description
     if not isinstance(description, str):
         raise TypeError(f"noise must be a scheme or its text such as 'nah:c=0.3', not {description!r}")
@@ -200,7 +200,7 @@ def scheme(description: Scheme | str) -> Scheme:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in allowed:
             raise ValueError(
-                f"{setting!r} in {description!r} is no setting of {name}; allowed: {', '.join(sorted(allowed))}"
+                f"{setting!r} in {description!r} is not a setting of {name}; allowed: {', '.join(sorted(allowed))}"
             )
         if key in values:
             raise ValueError(f"{key} is given twice in {description!r}")

@@ -1,4 +1,4 @@
-"""Plain-text tables for what the library prints."""
+"""Plain-text tables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _GAP = "  "
 def text_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, kept: Sequence[int] = ()
 ) -> str:
-    """Columns padded to their widest cell, two spaces between, no trailing space.
+    """Format a table. Columns are padded to their widest cell and separated by two spaces.
 
     Args:
         header: the names of the columns.
         rows: the cells of each row.
-        width: the longest line allowed. In a wider table the names are wrapped; columns that still do not fit are in a
-            further table below, which repeats the first column; cells that still do not fit are wrapped.
-        kept: columns, by index, that stay beside the one before them.
+        width: the maximum line length. If the table is wider, the names are wrapped; columns that still do not fit go
+            to another table below, which repeats the first column; cells that still do not fit are wrapped.
+        kept: the indices of columns that must stay next to the preceding column.
 
     >>> print(text_table(("name", "share"), [("tanh", "0.5"), ("gate", "0.25")]))
     name  share
@@ -50,7 +50,7 @@ def text_table(
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> str:
-    """A paragraph in lines of at most `width`, those after the first indented. A word that is longer stays whole.
+    """Wrap a paragraph to lines of at most `width` and indent all lines but the first. Longer words stay whole.
 
     >>> print(wrapped("presets smoke, short, paper", 16, "  "))
     presets smoke,
@@ -70,7 +70,7 @@ def _wide(columns: Sequence[_Column]) -> int:
 
 
 def _narrow(name: str, cells: list[str]) -> list[str]:
-    """The name in as many lines as make it no wider than its cells; its words stay whole."""
+    """The name, wrapped to the width of the column's cells. Words stay whole."""
     return wrapped(name, max([1, *map(len, cells)])).split("\n")
 
 

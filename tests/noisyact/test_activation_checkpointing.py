@@ -185,7 +185,7 @@ def test_a_region_that_draws_more_the_second_time_is_refused(mode: dict) -> None
         return layer(x).exp()
 
     y = checkpoint(forward, torch.full((4,), 3.0, requires_grad=True), **mode)
-    with pytest.raises(RuntimeError, match="drew 1 noise seeds in its first pass and asks for more"):
+    with pytest.raises(RuntimeError, match="drew 1 noise seeds in its first pass and needs more"):
         y.sum().backward()
 
 

@@ -53,6 +53,6 @@ def test_backend_info_of_activations():
     assert "torch operations: the kernel computes in float32" in na.backend_info(na.NoisyHardTanh().double())
     assert "the C kernel" in na.backend_info(na.NoisyActivation(na.harden(torch.erf)))
     soft = na.NoisyActivation(na.Pair(torch.tanh, lambda x: x))
-    assert "torch operations: the kernels have only piecewise linear" in na.backend_info(soft)
+    assert "torch operations: the kernels support only piecewise linear" in na.backend_info(soft)
     with pytest.raises(TypeError, match="a noisy layer, cell or activation, not Tanh"):
         na.backend_info(nn.Tanh())

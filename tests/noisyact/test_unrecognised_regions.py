@@ -80,7 +80,7 @@ def test_regions_nest(unknown: ModuleType, reentrant: bool) -> None:
 @REENTRANT
 def test_other_noise_is_refused(unknown: ModuleType, reentrant: bool) -> None:
     network = model()
-    with pytest.raises(RuntimeError, match=r"would draw other noise.*preserve_rng_state=True"):
+    with pytest.raises(RuntimeError, match=r"would draw different noise.*preserve_rng_state=True"):
         gradients(lambda x: unknown.checkpoint(network, x, use_reentrant=reentrant, preserve_rng_state=False), network)
 
 
@@ -108,7 +108,7 @@ def test_a_warning_where_even_the_flag_has_another_name(reentrant: bool) -> None
     torch_of_the_future = torch_with_other_names(preserve_rng_state="keep_random_state")
     network = model()
     run = lambda x: torch_of_the_future.checkpoint(network, x, use_reentrant=reentrant)  # noqa: E731
-    with pytest.warns(RuntimeWarning, match="right only with checkpoint") as warned:
+    with pytest.warns(RuntimeWarning, match="correct only with checkpoint") as warned:
         ours = gradients(run, network)
     assert len(warned) == 1
     assert_same(ours, gradients(network, network))

@@ -133,7 +133,7 @@ def test_what_a_kernel_cannot_read_is_refused():
     freed.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="freed"):
         triton.forward(x, freed, scale, *rest)
-    with pytest.raises(ValueError, match="one device, not cpu and meta"):
+    with pytest.raises(ValueError, match="one device, not on cpu and meta"):
         triton.forward(x, p.to("meta"), scale, *rest)
     with pytest.raises(ValueError, match=r"one number here.*\(2,\)"):
         triton.forward(x, p, torch.ones(2), *rest)

@@ -102,17 +102,17 @@ def test_tensors_that_do_not_fit_are_refused():
     ]  # fmt: skip
     sums = triton.sums_for(keys, p)
     for given in wrong:
-        with pytest.raises(ValueError, match=r"must be of shape|are wanted|one number|a scheme has a scale"):
+        with pytest.raises(ValueError, match=r"must be of shape|keys must be|one number|a scheme needs a scale"):
             triton.scores(*given, SEED, function)
-        with pytest.raises(ValueError, match=r"must be of shape|are wanted|one number|a scheme has a scale"):
+        with pytest.raises(ValueError, match=r"must be of shape|keys must be|one number|a scheme needs a scale"):
             triton.add_gradients(g, *given, SEED, function, sums)
-    with pytest.raises(ValueError, match="noise that is drawn a seed"):
+    with pytest.raises(ValueError, match="drawn noise needs a seed"):
         triton.scores(*right, None, function)
     with pytest.raises(ValueError, match="g must be of shape"):
         triton.add_gradients(g[:, :, 1:], *right, SEED, function, sums)
     with pytest.raises(ValueError, match="sums must be of shape"):
         triton.add_gradients(g, *right, SEED, function, sums._replace(keys=sums.keys[:, 1:]))
-    with pytest.raises(ValueError, match="exactly where there is a p"):
+    with pytest.raises(ValueError, match="None if and only if p is None"):
         triton.add_gradients(g, *right, SEED, function, sums._replace(p=None))
 
 

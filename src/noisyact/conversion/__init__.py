@@ -1,1 +1,1 @@
-"""Make an existing model noisy: find what saturates, replace it, list the result."""
+"""Convert an existing model: find saturating modules, replace them by noisy ones, and list the result."""

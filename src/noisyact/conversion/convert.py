@@ -1,4 +1,4 @@
-"""Makes an existing model noisy, and undoes it."""
+"""Conversion of an existing model to a noisy one, and back."""
 
 from __future__ import annotations
 
@@ -50,29 +50,29 @@ def noisify(
 ) -> nn.Module:
     """Replace the saturating activations and recurrent layers of a model by noisy ones.
 
-    nn.Tanh becomes a noisy hard tanh and nn.Sigmoid a noisy hard sigmoid; nn.Hardtanh and nn.Hardsigmoid keep their own
-    range and slope and become noisy; nn.LSTM, nn.GRU, nn.RNN (with tanh) and their cells become NoisyLSTM and so on and
-    keep their weights. Names, device, dtype, train flag and hooks stay; a module used in several places stays one
-    module; the model itself may be such a module.
+    nn.Tanh becomes a noisy hard tanh and nn.Sigmoid a noisy hard sigmoid. nn.Hardtanh and nn.Hardsigmoid become noisy
+    and keep their range and slope. nn.LSTM, nn.GRU, nn.RNN (with tanh) and their cells become NoisyLSTM and so on and
+    keep their weights. Names, device, dtype, training flag and hooks are preserved. A module used in several places is
+    replaced by one module. The model itself may be one of these modules.
 
-    The model's Parameter objects stay the very same, also in the copy that ``inplace=False`` returns: an optimiser
-    made before goes on working, and the two models share their weights (deepcopy first for independent ones). Each
-    noisy activation has a new parameter p; hand those to the optimiser with
+    The noisy model uses the same Parameter objects, even if ``inplace=False`` returns a copy: an existing optimiser
+    still works, and both models share their weights (use copy.deepcopy first for independent ones). Each noisy
+    activation has a new parameter p. Add these to the optimiser with
     ``optimizer.add_param_group({"params": list(noise_parameters(model))})``.
 
     Args:
         model: any module.
         noise: a scheme or its text.
-        gate_noise: the scheme for sigmoids, when it differs.
-        filter_fn: (module, its dotted name) -> whether to replace it; the module is that of the model given.
-        inplace: change the model itself rather than a copy that shares its tensors.
-        strict: raise if anything saturating remains, a function call such as ``torch.tanh(x)`` in a forward method
-            included (found in the source; :func:`noisyact.inventory` with inputs finds them by running). The model
-            is then as it was before.
-        eval_noise: what the noisy activations do in evaluation mode.
+        gate_noise: the scheme for sigmoids; the same as ``noise`` if None.
+        filter_fn: a function of a module of the given model and its dotted name that returns whether to replace it.
+        inplace: modify the model instead of a copy that shares its tensors.
+        strict: raise an error and restore the model if any saturating part remains. This includes function calls such
+            as ``torch.tanh(x)`` in the source of a forward method; :func:`noisyact.inventory` with inputs finds such
+            calls by running the model.
+        eval_noise: the evaluation rule of the noisy modules, as in NoisyActivation.
 
-    Returns: the noisy model. ``print(inventory(model))`` lists what is noisy in it, what is not, and why; where nothing
-    at all was replaced, a warning says so.
+    Returns: the noisy model. ``print(inventory(model))`` lists what is noisy, what is not, and why. If nothing was
+    replaced, a warning gives the reason.
 
     >>> model = noisify(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "nah:c=0.3")
     >>> model[1]
@@ -100,7 +100,7 @@ def noisify(
             new = _noisy_activation(old, noise, gate_noise, eval_noise, *_place(home, model))
         new.training = old.training
         _share_hooks(old, new)
-        new.__dict__["_replaced"] = (old,)  # in a tuple: not a submodule, yet copied and pickled along
+        new.__dict__["_replaced"] = (old,)  # in a tuple it is copied and pickled, but it is not a submodule
         made[new] = old
         return new
 
@@ -112,20 +112,20 @@ def noisify(
             raise ValueError(f"strict=True, and saturating parts remain:\n{left}")
     if not made:
         left = inventory(model)
-        already = f"what is noisy already stays ({len(left.noisy)})" if left.noisy else ""
+        already = f"{len(left.noisy)} already noisy" if left.noisy else ""
         why = "; ".join(filter(None, (left.left, already))) or "it has no activation"
-        filtered = " filter_fn may have left out what it replaces." if filter_fn is not None else ""
+        filtered = " filter_fn may have excluded modules that it replaces." if filter_fn is not None else ""
         warnings.warn(f"noisify replaced nothing in {type(model).__name__}: {why}.{filtered}", stacklevel=2)
     return model
 
 
 def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
-    """Take the noise out of a model: the way back from :func:`noisify`, and the way from noisy modules to torch's.
+    """Replace the noisy modules of a model by torch modules: the inverse of :func:`noisify`.
 
-    Where noisify replaced a module, that very module comes back. A noisy module built by hand becomes torch's with the
-    same weights: nn.Hardtanh, nn.Hardsigmoid or nn.ReLU, which compute its function without noise; where torch has no
-    such module, the soft one that it is the hard version of: nn.Sigmoid, nn.LSTM, nn.GRU, nn.RNN and their cells. What
-    has no counterpart in torch stays, and a warning names it.
+    A module that noisify replaced is restored. A noisy module that was constructed directly becomes a torch module with
+    the same weights: nn.Hardtanh, nn.Hardsigmoid or nn.ReLU, which compute the same function without noise, or the
+    soft module if torch has no hard one: nn.Sigmoid, nn.LSTM, nn.GRU, nn.RNN and their cells. Modules without a torch
+    counterpart stay noisy, and a warning names them.
 
     >>> denoisify(noisify(nn.Sequential(nn.Hardtanh(-2, 2))))
     Sequential(
@@ -161,7 +161,7 @@ def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
 
 
 def _counterpart(noisy: nn.Module) -> nn.Module | None:
-    """A module of torch's for a noisy one built by hand, without its weights; None where there is none."""
+    """The torch module, without weights, for a noisy module that was constructed directly; None if there is none."""
     if type(noisy) in _ACTIVATIONS and isinstance(noisy, NoisyActivation):
         return _plain_activation(noisy.pair)
     if type(noisy) not in _NOISY.values() or not holds_weights(noisy):
@@ -185,7 +185,7 @@ def _plain_activation(pair: HardPair | Pair) -> nn.Module | None:
 
 
 def _why_noisy(model: nn.Module, name: str) -> str:
-    """Why denoisify leaves a noisy module."""
+    """The reason why denoisify does not replace a noisy module."""
     module = model.get_submodule(name)
     if type(module) in _NOISY.values():
         return COMPUTED
@@ -193,7 +193,7 @@ def _why_noisy(model: nn.Module, name: str) -> str:
 
 
 def _replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> nn.Module:
-    """Replace what `make` gives a substitute for, each module once, wherever and however often it stands."""
+    """Replace the modules for which `make` returns a substitute. A module used several times gets one substitute."""
     substitutes: dict[nn.Module | None, nn.Module] = {}
     for name, module in model.named_modules():
         new = make(module, name, model.get_submodule(name.rpartition(".")[0]))
@@ -222,7 +222,7 @@ def _noisy_activation(
 
 
 def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noise: str) -> nn.Module:
-    """The noisy layer or cell with the very weights of the old one."""
+    """The noisy layer or cell with the same Parameter objects as the old one."""
     weight = next(old.parameters())
     new = _like(old, _NOISY[type(old)], {"noise": None})
     names = new.noise_names() if isinstance(new, NoisyRecurrent) else ["p"]
@@ -234,12 +234,12 @@ def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noi
 
 
 def _like(old: Any, kind: type[nn.Module], settings: dict[str, Any]) -> Any:
-    """A recurrent layer or cell of another kind with the same settings."""
+    """A recurrent layer or cell of another class with the same settings."""
     names = ["bias"]
     if isinstance(old, nn.RNNBase):
         names += ["num_layers", "batch_first", "bidirectional", *(["proj_size"] if old.mode == "LSTM" else [])]
     settings = {**settings, **{name: getattr(old, name) for name in names}}
-    # On the meta device: no weights are drawn only to be thrown away.
+    # The meta device avoids drawing initial weights that would be discarded.
     new: Any = kind(old.input_size, old.hidden_size, **settings, device="meta")
     if isinstance(old, nn.RNNBase):
         new.dropout = old.dropout
@@ -258,11 +258,11 @@ def _adopt_parameters(source: nn.Module, target: nn.Module) -> None:
 def _share_hooks(source: nn.Module, target: nn.Module) -> None:
     for key, value in source.__dict__.items():
         if "hook" in key:
-            target.__dict__[key] = value  # the same dictionaries, so that handles already given out still remove
+            target.__dict__[key] = value  # the same dictionaries, so that existing handles can still remove their hooks
 
 
 def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Device and dtype for p: those of the nearest floating parameters."""
+    """The device and dtype for p: the same as for the nearest floating-point parameter."""
     for module in (home, model):
         for parameter in module.parameters():
             if parameter.is_floating_point():
@@ -272,6 +272,6 @@ def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torc
 
 def _copy_sharing_tensors(model: nn.Module) -> nn.Module:
     tensors = [*model.parameters(), *model.buffers()]
-    # Computed ones too, such as the weight under spectral_norm: deepcopy refuses those.
+    # Include computed tensors, such as the weight under spectral_norm, because deepcopy refuses to copy them.
     tensors += [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})

@@ -1,4 +1,4 @@
-"""What of a model is noisy, and what saturates without being so."""
+"""An inventory of a model's noisy modules, saturating modules and saturating function calls."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from noisyact.text_table import text_table
 
 __all__ = ["Found", "Inventory", "inventory", "unchanged"]
 
-_NOT_TENSORS = ("self", "math", "np", "numpy")  # self.tanh(x) calls a submodule, math.tanh(2) computes a constant
+_NOT_TENSORS = ("self", "math", "np", "numpy")  # self.tanh(x) calls a submodule; math.tanh(2) is a constant
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """One thing found in a model."""
+    """One entry of an :class:`Inventory`: a module or a function call."""
 
     name: str
-    """The module's dotted name; of a function call, the module whose forward makes it."""
+    """The module's dotted name. For a function call, the name of the module whose forward method makes it."""
     kind: str
     """The module's type or the function's name."""
     where: str = ""
-    """Of a function call, its file and line."""
+    """The file and line of a function call; empty for a module."""
     why: str = dataclasses.field(default="", compare=False)
-    """Of what is not noisy, why :func:`noisyact.noisify` leaves it as it is, or that it does not."""
+    """Whether :func:`noisyact.noisify` replaces a module that is not noisy, and if not, why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """What :func:`inventory` found. Prints as a table."""
+    """The result of :func:`inventory`. Prints as a table."""
 
     noisy: tuple[Found, ...]
     saturating: tuple[Found, ...]
     """Modules that saturate and are not noisy."""
     calls: tuple[Found, ...]
-    """Calls of saturating functions in forward methods: conversion cannot replace them."""
+    """Calls of saturating functions in forward methods, which conversion cannot replace."""
     others: tuple[Found, ...] = ()
-    """Other activations of torch's: they do not saturate, or on one side alone, and conversion leaves them."""
+    """Other torch activations. They do not saturate on both sides, and conversion does not replace them."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing saturating is left without noise."""
+        """Whether every saturating part is noisy."""
         return not (self.saturating or self.calls)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Inventory:
 
     @property
     def left(self) -> str:
-        """What is not noisy, in one sentence: how many of each kind, and why.
+        """The parts that are not noisy, in one sentence: the count of each kind and the reason.
 
         >>> inventory(nn.Sequential(nn.ReLU6(), nn.ReLU6(), nn.GELU())).left
         '2 ReLU6 (has no noisy version), 1 GELU (does not saturate on both sides)'
@@ -82,7 +82,7 @@ class Inventory:
 
 
 def _alike(found: Iterable[Found]) -> dict[tuple[str, str], list[str]]:
-    """The names of those that are of one kind for one reason."""
+    """The names of the entries, grouped by kind and reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in found:
         groups.setdefault((one.kind, one.why), []).append(one.name)
@@ -94,12 +94,12 @@ def _listed(names: list[str]) -> str:
 
 
 def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
-    """List the noisy parts of a model, the saturating modules that are not, saturating calls, and other activations.
+    """List a model's noisy modules, other saturating modules, saturating function calls and other activations.
 
-    With inputs the model runs once on them (in evaluation mode, no gradients, buffers and random generators left
-    alone) and every call of torch.tanh, x.sigmoid(), F.hardtanh and the like outside a module of its own is seen.
-    Without inputs the calls are looked for in the source of the model's classes, and such functions among the
-    attributes of its modules.
+    With inputs, the model runs once on them, and every call of torch.tanh, x.sigmoid(), F.hardtanh and so on outside
+    an activation module is recorded. The run is in evaluation mode without gradients and preserves buffers and random
+    generators. Without inputs, the source of the model's classes and the modules' attributes are searched for such
+    functions.
 
     >>> print(inventory(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.GELU())))
     what        module  type  where or why
@@ -110,7 +110,7 @@ def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
     noisy, saturating, others = [], [], []
     for name, module in model.named_modules():
         if isinstance(module, RecurrentNoise):
-            continue  # the layer or cell that it belongs to is listed
+            continue  # its layer or cell is listed instead
         if _is_noisy(module):
             noisy.append(Found(name, type(module).__name__))
         elif _saturates(module):
@@ -128,7 +128,7 @@ def _is_noisy(module: nn.Module) -> bool:
 
 
 def _saturates(module: nn.Module) -> bool:
-    """Also the recurrent layers and cells here that were made without noise."""
+    """Whether a module saturates. This includes noisyact's recurrent layers and cells that were made without noise."""
     return is_saturating(module) or (isinstance(module, (NoisyRecurrent, NoisyCell)) and module.kind != "rnn_relu")
 
 
@@ -147,9 +147,9 @@ def _run_calls(model: nn.Module, inputs: tuple, keywords: dict[str, Any]) -> lis
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Puts train flags, buffers and random generators back as they were, whatever happens inside."""
+    """Restore training flags, buffers and random generators on exit, even after an error."""
     flags = [(module, module.training) for module in model.modules()]
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]  # a forward may put others in their place
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]  # a forward method may replace them
     values = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
@@ -166,7 +166,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 class _CallWatcher(TorchFunctionMode):
-    """Sees every torch function; notes the saturating ones made outside a module that stands for them."""
+    """Records calls of saturating torch functions outside noisy and saturating modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class _CallWatcher(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _stack_of_modules(model: nn.Module, stack: list[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Keeps on the stack the modules whose forward is running."""
+    """Keep the modules whose forward method is running on the stack."""
     handles = []
     for name, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(lambda m, args, name=name: stack.append((name, m))))
@@ -197,7 +197,7 @@ def _stack_of_modules(model: nn.Module, stack: list[tuple[str, nn.Module]]) -> I
 
 
 def _caller() -> str:
-    """File and line of the nearest frame that is neither torch's nor this file's."""
+    """The file and line of the nearest frame outside torch and this file."""
     inside = (str(Path(torch.__file__).parent), __file__)
     frame = sys._getframe(1)
     while frame is not None:
@@ -226,7 +226,7 @@ def _calls_in_source(kind: type) -> Iterator[tuple[str, str]]:
         lines, first = inspect.getsourcelines(kind)
         file = Path(inspect.getsourcefile(kind) or "").name
     except (OSError, TypeError):
-        return  # no source (typed in, or compiled): only a run with inputs can tell
+        return  # without source (interactive or compiled code), only a run with inputs finds the calls
     source = "".join(lines)
     if source[0].isspace():  # a class inside a function
         source, first = f"if True:\n{source}", first - 1

@@ -1,4 +1,4 @@
-"""Which of torch's own modules and functions saturate: what can be made noisy, and what to look out for."""
+"""The torch modules and functions that saturate, and those that can be replaced by noisy ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COMPUTED = "its weights are computed at every call"
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 
-# Saturating, with no noisy version of their own here: they are listed so that nobody believes them noisy.
+# Saturating modules without a noisy version. An inventory lists them so that they are not mistaken for noisy ones.
 _OTHERS = (nn.Softsign, nn.ReLU6, nn.GLU, nn.LogSigmoid)
 
-# They go to infinity on one side at least. Saturating ones among them are noisy by hand alone: NoisyReLU, harden.
+# Unbounded on at least one side. noisify does not replace them; see NoisyReLU, and harden for those that saturate.
 _OPEN = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish,
     nn.Softplus,
@@ -40,14 +40,14 @@ _PAIRS: dict[type[nn.Module], Callable[[Any], HardPair | None]] = {
 
 
 def _range_pair(low: float, high: float) -> HardPair | None:
-    """Hardtanh's pair, or None where its range has no end, or leaves out 0 and there is nothing to expand about."""
+    """Hardtanh's pair; None if its range is unbounded or excludes 0, the point of the expansion."""
     return HardPair(1.0, 0.0, low, high) if low <= 0 <= high and low < high and min(-low, high) < math.inf else None
 
 
 def pair_of(module: nn.Module) -> HardPair | None:
-    """The hard pair that a saturating activation module stands for; None for any other module.
+    """The hard pair of a saturating activation module; None for any other module.
 
-    Exactly torch's types: a subclass may compute something else.
+    Subclasses of torch's modules return None, because they may compute something else.
 
     >>> pair_of(nn.Hardtanh(-2.0, 2.0))
     HardPair(slope=1.0, offset=0.0, low=-2.0, high=2.0)
@@ -59,7 +59,7 @@ def pair_of(module: nn.Module) -> HardPair | None:
 
 
 def is_saturating(module: nn.Module) -> bool:
-    """Whether a module of torch's, or of a subclass, computes a saturating function (a recurrent layer does inside).
+    """Whether a torch module, or a subclass of one, computes a saturating function. Recurrent layers and cells do.
 
     >>> is_saturating(nn.LSTM(2, 2)), is_saturating(nn.Linear(2, 2))
     (True, False)
@@ -70,7 +70,7 @@ def is_saturating(module: nn.Module) -> bool:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module is an activation or a recurrent layer or cell of torch's, or of a subclass; saturating or not.
+    """Whether a module is a torch activation, recurrent layer or cell, or a subclass of one; saturating or not.
 
     >>> is_activation(nn.GELU()), is_activation(nn.RNN(2, 2, nonlinearity="relu")), is_activation(nn.Linear(2, 2))
     (True, True, False)
@@ -79,7 +79,7 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def obstacle(module: nn.Module) -> str | None:
-    """Why noisify leaves an activation or a recurrent layer or cell as it is; None where it replaces it.
+    """The reason why noisify does not replace an activation, recurrent layer or cell; None if it does.
 
     >>> obstacle(nn.ReLU6())
     'has no noisy version'
@@ -90,10 +90,10 @@ def obstacle(module: nn.Module) -> str | None:
         if type(module) not in RECURRENT:
             return SUBCLASS
         if not is_saturating(module):
-            return "does not saturate on both sides; NoisyRNN has nonlinearity='relu' too"
+            return "does not saturate on both sides; see NoisyRNN with nonlinearity='relu'"
         return None if holds_weights(module) else COMPUTED
     if type(module) in _PAIRS:
-        return None if pair_of(module) is not None else "its range leaves out 0 or has no end"
+        return None if pair_of(module) is not None else "its range excludes 0 or is unbounded"
     if isinstance(module, _OTHERS):
         return "has no noisy version"
     if isinstance(module, tuple(_PAIRS)):
@@ -102,9 +102,9 @@ def obstacle(module: nn.Module) -> str | None:
 
 
 def holds_weights(module: nn.Module) -> bool:
-    """Whether a recurrent layer or cell has the weights it computes with as its parameters.
+    """Whether the weights of a recurrent layer or cell are its parameters.
 
-    Weight normalisation and pruning put other parameters in their place and recompute the weights at every call.
+    Weight normalisation and pruning replace the parameters and recompute the weights at every call.
     """
     cell = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     names = [name for layer in module._all_weights for name in layer] if isinstance(module, nn.RNNBase) else cell
@@ -129,7 +129,7 @@ FUNCTIONS: dict[Callable[..., Any], str] = {
     F.relu6: "F.relu6",
     F.glu: "F.glu",
 }
-"""Functions that a forward method may call without any module, and their names."""
+"""Saturating functions that a forward method may call directly, and their names."""
 
 METHOD_NAMES = frozenset(name.rpartition(".")[2] for name in FUNCTIONS.values())
-"""The bare names of those functions, as they stand in source code."""
+"""The unqualified names of these functions, as they appear in source code."""

@@ -1,4 +1,4 @@
-"""Finds the module and the step where activations or gradients stop being finite."""
+"""Detection of the module and the step where activations or gradients stop being finite."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PER_STEP = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class NonFinite:
-    """Where something stopped being finite."""
+    """A module and a step where an activation or a gradient stopped being finite."""
 
     module: str
     what: str
-    """``"activation"``: the module's output; ``"gradient"``: the gradient that reached its output."""
+    """``"activation"`` for the module's output, ``"gradient"`` for the gradient of its output."""
     step: int
 
     def __str__(self) -> str:
@@ -32,13 +32,13 @@ class NonFinite:
 
 
 class FiniteWatch:
-    """Watches the output of every innermost and every noisy module, and the gradient that comes back to it.
+    """Checks the outputs, and their gradients, of every noisy module and every module without children.
 
-    Nothing waits for the device while training runs: what is seen is kept there, and read by :meth:`findings`. Noise
-    too large for the learning rate is the usual cause; the first finding names where it broke out.
+    Training does not wait for the device: the results stay on it until :meth:`findings` reads them. The usual cause of
+    non-finite values is noise too large for the learning rate. The first finding names the module where they began.
 
     Args:
-        model: watched until :meth:`close`, or the end of a ``with`` block.
+        model: the model to watch until :meth:`close` is called or the ``with`` block ends.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     >>> with FiniteWatch(model) as watch:
@@ -59,18 +59,18 @@ class FiniteWatch:
         ]
 
     def step(self, number: int | None = None) -> None:
-        """Count one training step, or go to the step of that number."""
+        """Advance by one training step, or go to the given step."""
         number = self.step_number + 1 if number is None else number
-        if number != self.step_number:  # else it goes on, as with accumulated gradients
+        if number != self.step_number:  # with accumulated gradients several batches belong to one step
             self.step_number, self._sequence = number, 0
 
     def findings(self) -> list[NonFinite]:
-        """What stopped being finite, in the order in which it happened, the cause first. Waits for the device."""
+        """The modules that stopped being finite, in the order of occurrence. Waits for the device."""
         seen = sorted((int(code), key) for key, code in self._first.items())
         return [NonFinite(name, what, code // _PER_STEP) for code, (name, what) in seen if code >= 0]
 
     def first(self) -> NonFinite | None:
-        """The first of the findings."""
+        """The first finding; None if everything was finite."""
         return next(iter(self.findings()), None)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class FiniteWatch:
         def hook(module: nn.Module, args: tuple, output: Any) -> None:
             for tensor in _floating(output):
                 self._look(name, "activation", tensor)
-                if tensor.grad_fn is not None:  # a hook on a parameter handed out would stay there for ever
+                if tensor.grad_fn is not None:  # a hook on a parameter that the module returns would never be removed
                     tensor.register_hook(lambda gradient: self._look(name, "gradient", gradient))
 
         return hook

@@ -1,4 +1,4 @@
-"""Measures where a model saturates, how strong the noise is there, and along which path gradients return."""
+"""Measurement of a model's saturation, of its noise, and of the gradient along each of the paper's paths."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Saturation", "SaturationMeter", "UnitGroup", "saturation"]
 
 @dataclasses.dataclass(frozen=True)
 class Saturation:
-    """What :func:`saturation` measured. Prints as a table; iterates over its groups."""
+    """The result of :func:`saturation`. Prints as a table and iterates over its groups."""
 
     groups: tuple[UnitGroup, ...]
     nonfinite: tuple[NonFinite, ...] = ()
-    """Where activations or gradients were not finite, the cause first."""
+    """Modules whose activations or gradients were not finite, in the order of occurrence."""
 
     def __iter__(self) -> Iterator[UnitGroup]:
         return iter(self.groups)
@@ -46,7 +46,7 @@ class Saturation:
             for group in self.groups
         ]
         header = ("module", "type", "saturated", "|Delta|", "sigma", "grad u", "grad h", "grad sigma")
-        table = text_table(header, rows) if rows else "no noisy and no saturating module"
+        table = text_table(header, rows) if rows else "no noisy or saturating module"
         return "\n".join([table, *map(str, self.nonfinite)])
 
 
@@ -57,21 +57,21 @@ def _shown(number: float) -> str:
 def saturation(
     model: nn.Module, *inputs: Any, loss: Callable[[Any], Tensor] | None = None, **keywords: Any
 ) -> Saturation:
-    """Run a model once and report, for each noisy or saturating nonlinearity, how it saturates.
+    """Run a model once and measure the saturation of each noisy or saturating nonlinearity.
 
-    The model runs in the mode it is in: call ``model.train()`` first to see the noise. Nothing of it changes: random
-    generators, buffers and ``.grad`` are left as they were. A soft tanh or sigmoid counts as saturated where its hard
-    version is. Each nonlinearity of our recurrent layers and cells is listed, `lstm.l0.f` being the forget gate of a
-    first layer; the reference computes them in this one run. Torch's recurrent modules are not listed.
+    The model runs in its current mode; call ``model.train()`` first to measure with noise. The model, its buffers and
+    gradients, and the random generators do not change. A soft tanh or sigmoid counts as saturated where its hard
+    version is. Noisy recurrent layers and cells are run by the reference, and each of their nonlinearities is listed:
+    `lstm.l0.f` is the forget gate of the first layer. torch's recurrent modules are not listed.
 
     Args:
         model: any module.
-        inputs: what the model is called with.
-        loss: the model's output -> a scalar. With it the gradient through each of the three paths of the paper is
-            measured: linear (u), nonlinear (h) and stochastic (sigma).
-        keywords: keyword arguments of the model.
+        inputs: the model's positional arguments.
+        loss: a function from the model's output to a scalar. If given, the gradient along each of the paper's three
+            paths is measured: linear (u), nonlinear (h) and stochastic (sigma).
+        keywords: the model's keyword arguments.
 
-    Returns: the measurements, which print as a table; also the modules where anything was not finite, the cause first.
+    Returns: the measurements, and the modules with non-finite activations or gradients. Prints as a table.
 
     >>> report = saturation(nn.Sequential(nn.Tanh()), torch.tensor([[0.5, 2.0]]))
     >>> print(report)
@@ -105,7 +105,7 @@ def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, calls: list[Tr
     if not asked:
         return [torch.zeros_like(call.output) for call in calls]
     if not value.requires_grad:
-        raise ValueError(f"loss must depend on the model's output by way of torch; {value!r} has no gradient")
+        raise ValueError(f"loss must be computed from the model's output in torch; {value!r} has no gradient")
     found = iter(torch.autograd.grad(value.reshape(()), asked, allow_unused=True, materialize_grads=True))
     return [next(found) if call.output.requires_grad else torch.zeros_like(call.output) for call in calls]
 
@@ -118,12 +118,12 @@ def _mean(groups: list[UnitGroup]) -> UnitGroup:
 
 
 class SaturationMeter:
-    """Measures, during training, the share of saturated activations of each noisy module.
+    """Measures the share of saturated activations of each noisy module during training.
 
-    It measures only while it is active, at the steps that are logged, and costs nothing in between. Modules in
-    evaluation mode are skipped. The nonlinearities of recurrent layers and cells have the names that :func:`saturation`
-    gives them; the reference computes them in an additional call, which does not change the training. In a compiled
-    model, and while a CUDA graph is recorded, recurrent layers and cells are skipped.
+    It measures only while ``active`` is True. Modules in evaluation mode are skipped. The nonlinearities of recurrent
+    layers and cells have the names that :func:`saturation` uses. They are measured by an additional call of the
+    reference, which does not affect training. Recurrent layers and cells are skipped in a compiled model and while a
+    CUDA graph is recorded.
 
     >>> from noisyact import NoisyHardTanh
     >>> model = nn.Sequential(NoisyHardTanh())
@@ -144,7 +144,7 @@ class SaturationMeter:
         ]
 
     def _note_of(self, module: nn.Module) -> Callable[[str], Any] | None:
-        """The method that makes a module's hook; None for a module that cannot be measured."""
+        """The method that creates a module's hook; None for a module that cannot be measured."""
         if isinstance(module, NoisyActivation) and isinstance(module.pair, HardPair):
             return self._note
         return self._note_inside if isinstance(module, (NoisyRecurrent, NoisyCell)) else None
@@ -166,7 +166,7 @@ class SaturationMeter:
         return hook
 
     def read(self) -> dict[str, float]:
-        """The shares measured since the last reading, by module name."""
+        """Return the mean share of each module since the last call, by module name."""
         shares = {name: torch.stack(found).mean().item() for name, found in self._shares.items()}
         self._shares.clear()
         return shares

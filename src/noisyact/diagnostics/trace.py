@@ -1,7 +1,7 @@
-"""Records every call of a nonlinearity while a model runs: its input, its noise and its output.
+"""A record of every call of a nonlinearity while a model runs: its input, its noise and its output.
 
-Hooks record the calls of modules. The nonlinearities of our recurrent layers and cells are inside kernels; while a
-trace is on, the reference computes them with the same noise and reports each of them.
+Hooks record the calls of modules. Noisy recurrent layers and cells compute their nonlinearities inside kernels; during
+a trace the reference computes them instead and reports each of them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from noisyact.schemes import Scheme
 __all__ = ["Function", "TracedCall", "UnitGroup", "input_of", "trace", "trace_recurrent"]
 
 _NAMES = {"lstm": ("i", "f", "g", "o", "c"), "gru": ("r", "z", "n"), "rnn_tanh": ("h",), "rnn_relu": ("h",)}
-"""The names of a cell's nonlinearities in order; c is the tanh of the LSTM's c."""
+"""The names of each cell's nonlinearities in order; c denotes the tanh of an LSTM's c."""
 _HARD = {(0.0, 1.0): HARD_SIGMOID, (-1.0, 1.0): HARD_TANH}
-"""The hard version of a soft function, by its limits."""
+"""The hard version of each soft function, by the limits of the function."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,17 @@ class UnitGroup:
     name: str
     kind: str
     saturated: float
-    """Share of activations on or beyond a threshold."""
+    """The share of activations on or beyond a threshold."""
     depth: float
-    """Mean |Delta|, the magnitude of the saturation."""
+    """The mean |Delta|, the magnitude of the saturation."""
     sigma: float
-    """Mean standard deviation of the noise (before the half-normal's absolute value)."""
+    """The mean standard deviation of the noise (for NAH, before the absolute value is taken)."""
     linear: float = math.nan
-    """Mean absolute gradient back through u; NaN without a loss."""
+    """The mean absolute gradient through u; NaN without a loss."""
     nonlinear: float = math.nan
-    """Mean absolute gradient back through h."""
+    """The mean absolute gradient through h; NaN without a loss."""
     stochastic: float = math.nan
-    """Mean absolute gradient back through sigma."""
+    """The mean absolute gradient through sigma; NaN without a loss."""
 
 
 class Function(NamedTuple):
@@ -61,27 +61,27 @@ class Function(NamedTuple):
     scale: Tensor | None = None
     p: Tensor | None = None
     without: Callable[[Tensor], Tensor] | None = None
-    """The function without noise that is computed instead of phi."""
+    """The noiseless function that the module computes instead of phi; None if it computes phi."""
 
     def sigma(self, x: Tensor) -> Tensor:
         """The standard deviation of the noise."""
         return torch.zeros_like(x) if self.noise is None else equations.noise_sigma(x, self.pair, *self._noise())
 
     def saturated(self, x: Tensor) -> Tensor:
-        """Where x is on or beyond a threshold."""
+        """Whether each element of x lies on or beyond a threshold."""
         pair = self.pair
         has_thresholds = isinstance(pair, HardPair) or pair.x_t is not None
         return pair.saturated(x) if has_thresholds else pair.h(x) != pair.u(x)
 
     def paths(self, x: Tensor, xi: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The derivatives by x through u, through h and through sigma."""
+        """The derivatives with respect to x through u, through h and through sigma."""
         if self.noise is None or self.without is not None:
             zero = torch.zeros_like(x)
             return zero, equations.derivative(self.without or self.pair.h, x), zero
         return equations.path_derivatives(x, self.pair, *self._noise(), None if xi is None else xi.double())[:3]
 
     def _noise(self) -> tuple[Scheme, Tensor, Tensor | float]:
-        """The scheme, and in float64 its scale and p."""
+        """The scheme, and its scale and p in float64."""
         assert self.noise is not None
         assert self.scale is not None
         return self.noise, self.scale.double(), 1.0 if self.p is None else self.p.detach().double()
@@ -109,7 +109,7 @@ class TracedCall:
 
     @torch.no_grad()
     def measure(self, gradient: Tensor | None) -> UnitGroup:
-        """The call in numbers; given the gradient of its output, with the gradient along each path."""
+        """Measure the call. If the gradient of its output is given, the gradient along each path is included."""
         x = self.x.detach().double()
         if x.numel() == 0:
             return UnitGroup(self.name, self.kind, 0.0, 0.0, 0.0)
@@ -127,7 +127,7 @@ class TracedCall:
 
 @contextlib.contextmanager
 def trace(model: nn.Module) -> Iterator[list[TracedCall]]:
-    """A list to which each call is appended while the model runs."""
+    """Yield a list to which each call is appended while the model runs."""
     calls: list[TracedCall] = []
     handles = []
     recurrent = _RecurrentHooks(calls)
@@ -148,9 +148,9 @@ def trace(model: nn.Module) -> Iterator[list[TracedCall]]:
 
 
 def trace_recurrent(name: str, module: NoisyRecurrent | NoisyCell, args: tuple, kwargs: dict) -> list[TracedCall]:
-    """Call a recurrent layer or cell once more, without gradients, and return the calls of its nonlinearities.
+    """Repeat a call of a recurrent layer or cell without gradients, and return the calls of its nonlinearities.
 
-    The noise is drawn anew; the module and the random generators stay as they were. No hook of the module runs.
+    The repetition draws new noise. The module and the random generators do not change, and no hook of the module runs.
     """
     calls: list[TracedCall] = []
     hooks = _RecurrentHooks(calls)
@@ -164,7 +164,7 @@ def trace_recurrent(name: str, module: NoisyRecurrent | NoisyCell, args: tuple, 
 
 
 class _ModuleHooks:
-    """The hooks of a module: they give it a known xi and record every call."""
+    """Hooks that pass a known xi to a module and record every call."""
 
     def __init__(self, name: str, calls: list[TracedCall]) -> None:
         self._name, self._calls = name, calls
@@ -178,18 +178,18 @@ class _ModuleHooks:
                 wide = torch.float64 if x.dtype == torch.float64 else torch.float32
                 xi = torch.randn(x.shape, device=x.device, dtype=wide)
                 args, kwargs = args[:1], {**kwargs, "xi": xi}
-        self._entered.append((x.detach().clone(), xi))  # copied now: the module may write its output over x
+        self._entered.append((x.detach().clone(), xi))  # a copy, because the module may overwrite x with its output
         return args, kwargs
 
     def leave(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         x, xi = self._entered.pop()
         output = _asked(output)
         self._calls.append(TracedCall(self._name, type(module).__name__, _function_of(module, xi), x, xi, output))
-        return output.clone()  # an operation in place must not change the tensor whose gradient is asked for
+        return output.clone()  # an in-place operation must not change the tensor whose gradient is needed
 
 
 class _RecurrentHooks:
-    """The hooks of recurrent layers and cells, and the reference's observer while these run."""
+    """Hooks of recurrent layers and cells that also serve as the reference's observer."""
 
     def __init__(self, calls: list[TracedCall]) -> None:
         self._calls = calls
@@ -209,7 +209,7 @@ class _RecurrentHooks:
         _, module, module.backend = self._running.pop()
 
     def begins(self) -> None:
-        """See reference.Observer; the layers come in the order of their names."""
+        """See observer.Observer. The layers run in the order of their names."""
         if self._running:
             self._layer = self._layers.pop()
 
@@ -217,13 +217,13 @@ class _RecurrentHooks:
         self, n: int, x: Tensor, y: Tensor, pair: HardPair | Pair, scheme: Scheme | None, scale: Tensor,
         p: Tensor | None, xi: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """See reference.Observer."""
-        if not self._running:  # a functional call outside any module
+        """See observer.Observer."""
+        if not self._running:  # a functional call outside of all modules
             return y
         name, module, _ = self._running[-1]
         full = f"{name}.{self._layer}{_NAMES[module.kind][n]}".lstrip(".")
         function = Function(pair, scheme, scale, p)
-        if scheme is None and isinstance(pair, Pair):  # soft: saturated where its hard version is
+        if scheme is None and isinstance(pair, Pair):  # a soft function is saturated where its hard version is
             function = Function(_HARD[pair.limits], without=pair.h)  # pyright: ignore[reportArgumentType]
         y = _asked(y)
         self._calls.append(TracedCall(full, type(module).__name__, function, x.detach().clone(), xi, y))
@@ -231,10 +231,10 @@ class _RecurrentHooks:
 
 
 def _asked(output: Tensor) -> Tensor:
-    """A tensor whose gradient can be asked for, in a frozen model too."""
+    """Return a tensor that requires a gradient if gradients are enabled, even in a frozen model."""
     return output.detach().requires_grad_() if torch.is_grad_enabled() and not output.requires_grad else output
 
 
 def input_of(args: tuple, kwargs: dict) -> Tensor:
-    """The input of a call of a noisy or a plain module."""
+    """The input tensor of a call of a noisy or torch activation."""
     return args[0] if args else kwargs["x"] if "x" in kwargs else kwargs["input"]

@@ -1,1 +1,1 @@
-"""Callbacks for trainers. Import the one you need: noisyact.integrations.lightning or .transformers."""
+"""Callbacks for trainers; import noisyact.integrations.lightning or noisyact.integrations.transformers."""

@@ -1,4 +1,4 @@
-"""What the trainers' callbacks share: run a schedule, measure saturation, name the cause of non-finite numbers."""
+"""The common part of the trainer callbacks: run a schedule, measure saturation, report non-finite values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ON_NONFINITE = ("warn", "raise", "ignore")
 
 
 class Annealing:
-    """One training run's annealing. Trainers count optimiser steps; the schedule is a function of that count.
+    """Anneals the noise of one training run by the trainer's count of optimiser steps.
 
     Args:
-        schedule: step -> noise scale.
-        log_every: how often, in optimiser steps, saturation is measured and finiteness is read.
-        on_nonfinite: ``"warn"`` once, ``"raise"`` a FloatingPointError, or ``"ignore"``: do not watch. The message
+        schedule: a function from the step to the noise scale.
+        log_every: the number of optimiser steps between measurements of saturation and checks for non-finite values.
+        on_nonfinite: ``"warn"`` once, ``"raise"`` a FloatingPointError, or ``"ignore"`` to skip the checks. The message
             names the module and the step where activations or gradients first stopped being finite.
     """
 
@@ -41,7 +41,7 @@ class Annealing:
         self._reported = False
 
     def start(self, model: nn.Module) -> None:
-        """Begin to follow a model."""
+        """Start annealing and measuring a model."""
         self.finish()
         self._scheduler = NoiseScheduler(model, self.schedule)
         self._meter = SaturationMeter(model)
@@ -49,7 +49,7 @@ class Annealing:
         self._reported = False
 
     def before_step(self, step: int) -> None:
-        """Set the noise of a step; measure during it if it is one to log."""
+        """Set the noise scale of a step. Saturation is measured during every ``log_every``-th step."""
         assert self._scheduler is not None
         assert self._meter is not None
         self._scheduler.set_step(step)
@@ -58,22 +58,19 @@ class Annealing:
             self._watch.step(step)
 
     def metrics(self) -> dict[str, float]:
-        """The noise scale and the saturation measured since the last call, by the names to log them under.
-
-        Nothing while no training runs.
-        """
+        """The noise scale and the saturation since the last call, by metric name; empty outside of training."""
         if self._scheduler is None or self._meter is None:
             return {}
         shares = self._meter.read()
         return {"noise/scale": self._scheduler.value} | {f"saturation/{name}": share for name, share in shares.items()}
 
     def after_step(self, step: int) -> None:
-        """Report, if this is a step to look, what stopped being finite."""
+        """Report non-finite values at every ``log_every``-th step."""
         if step % self.log_every == 0:
             self._report()
 
     def end(self) -> None:
-        """The end of training: report what broke since the last look, and take the hooks off."""
+        """Report non-finite values since the last check and remove the hooks, at the end of training."""
         try:
             self._report()
         finally:
@@ -88,12 +85,12 @@ class Annealing:
         self._reported = True
         message = f"{first} (noise scale {self.schedule(first.step):g})"
         if self.on_nonfinite == "raise":
-            self.finish()  # not every trainer tells its callbacks of an exception
+            self.finish()  # not every trainer notifies its callbacks of an exception
             raise FloatingPointError(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def finish(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         if self._meter is not None:
             self._meter.close()
         if self._watch is not None:

@@ -20,14 +20,14 @@ __all__ = ["NoiseAnnealing"]
 class NoiseAnnealing(Callback):
     """Sets the noise scale to ``schedule(trainer.global_step)`` before every batch and logs it.
 
-    The step counts optimiser steps, so gradient accumulation and resuming give the same sequence. Logged under
-    ``noise/scale`` and ``saturation/<module>``.
+    ``global_step`` counts optimiser steps, so gradient accumulation and resuming do not change the schedule. The
+    callback logs ``noise/scale`` and ``saturation/<module>``.
 
     Args:
-        schedule: step -> noise scale, such as ``noisyact.anneal.inverse_sqrt()``.
-        log_every: how often, in optimiser steps, saturation and finiteness are looked at.
-        on_nonfinite: ``"warn"``, ``"raise"`` or ``"ignore"`` when activations or gradients stop being finite; the
-            message names the module and the step.
+        schedule: a function from the step to the noise scale, such as ``noisyact.anneal.inverse_sqrt()``.
+        log_every: the number of optimiser steps between measurements of saturation and checks for non-finite values.
+        on_nonfinite: ``"warn"``, ``"raise"`` or ``"ignore"`` if activations or gradients stop being finite. The message
+            names the module and the step.
 
     Example: ``Trainer(callbacks=[NoiseAnnealing(noisyact.anneal.inverse_sqrt())])``
     """
@@ -36,26 +36,26 @@ class NoiseAnnealing(Callback):
         self._annealing = Annealing(schedule, log_every, on_nonfinite)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to follow the module."""
+        """Start annealing and measuring the module."""
         self._annealing.start(pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Set the noise of this step."""
+        """Set the noise scale of this step."""
         self._annealing.before_step(trainer.global_step)
         self._step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log, and look whether everything is finite."""
+        """Log the metrics and check for non-finite values."""
         for name, value in self._annealing.metrics().items():
             pl_module.log(name, value)
         self._annealing.after_step(self._step)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look a last time, and take the hooks off."""
+        """Check for non-finite values a last time and remove the hooks."""
         self._annealing.end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         self._annealing.finish()

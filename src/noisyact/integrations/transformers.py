@@ -22,10 +22,10 @@ __all__ = ["NoiseAnnealingCallback"]
 class NoiseAnnealingCallback(TrainerCallback):
     """Sets the noise scale to ``schedule(state.global_step)`` before every optimiser step and logs it.
 
-    Reporters such as TensorBoard stand before the callbacks given to a Trainer and are handed the logs first. For them
-    to have the noise too, put it at the front: ``trainer.callback_handler.callbacks.insert(0, callback)``.
+    Reporters such as TensorBoard run before the callbacks given to a Trainer and receive the logs first. To report the
+    noise, insert this callback before them: ``trainer.callback_handler.callbacks.insert(0, callback)``.
 
-    Args: as :class:`noisyact.integrations.lightning.NoiseAnnealing`.
+    Args: those of :class:`noisyact.integrations.lightning.NoiseAnnealing`.
 
     Example: ``Trainer(..., callbacks=[NoiseAnnealingCallback(noisyact.anneal.inverse_sqrt())])``
     """
@@ -36,21 +36,21 @@ class NoiseAnnealingCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin to follow the model."""
+        """Start annealing and measuring the model."""
         self._annealing.start(kwargs["model"])
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the noise of this step."""
+        """Set the noise scale of this step."""
         self._annealing.before_step(state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Look whether everything is finite."""
+        """Check for non-finite values."""
         self._annealing.after_step(state.global_step - 1)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Add the noise scale and the saturation to what the Trainer logs."""
+        """Add the noise scale and the saturation to the Trainer's logs."""
         metrics = self._annealing.metrics()
         kwargs.get("logs", {}).update(metrics)
         if state.log_history:
@@ -59,5 +59,5 @@ class NoiseAnnealingCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look a last time, and take the hooks off."""
+        """Check for non-finite values a last time and remove the hooks."""
         self._annealing.end()

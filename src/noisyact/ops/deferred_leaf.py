@@ -1,7 +1,7 @@
-"""A tensor that a loop uses at every step, as one node of autograd's graph.
+"""A single autograd node for a tensor that a loop uses at every step.
 
-The uses of the tensor send no gradient along the graph. Each of them records its contribution in a shared place, and
-the node, which autograd runs after all uses, computes the gradient from the contributions.
+The uses of the tensor send no gradient along the graph. Each use records its contribution in a shared object. Autograd
+runs the node after all uses, and the node computes the gradient from the contributions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["Contributions", "Deferred", "deferred_leaf"]
 
 
 class Deferred(Protocol):
-    """Gradients that are computed after all uses of a tensor."""
+    """An object that computes gradients after all uses of a tensor."""
 
     def gradients(self, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
-        """The gradients of the leaf and of the tensors beside it; None where no use contributed anything."""
+        """The gradients of the leaf and of the tensors beside it; None without contributions."""
         ...
 
 
 class Contributions:
-    """What the uses of a tensor record, one after the other, during a backward pass."""
+    """The contributions that the uses of a tensor record during a backward pass."""
 
     def __init__(self) -> None:
         self._found: list[tuple[int, tuple[Tensor, ...]]] = []
@@ -35,7 +35,7 @@ class Contributions:
         self._found.append((torch._C._current_graph_task_id(), tensors))
 
     def take(self) -> list[tuple[Tensor, ...]]:
-        """Remove and return the contributions to this pass; those to a pass that did not need them are dropped."""
+        """Remove all contributions and return those to the current backward pass."""
         now = torch._C._current_graph_task_id()
         found = [tensors for task, tensors in self._found if task == now]
         self._found.clear()
@@ -43,9 +43,9 @@ class Contributions:
 
 
 def deferred_leaf(deferred: Deferred, tensor: Tensor, *beside: Tensor | None) -> Tensor:
-    """Return the tensor for uses that record its gradient, and those of the tensors beside it, in `deferred`.
+    """Return a view of the tensor whose gradient, and those of the tensors beside it, `deferred` computes.
 
-    A use is a function of autograd that takes the returned tensor as an argument and gives None as its gradient.
+    A use is an autograd function that takes the returned tensor as an argument and returns None as its gradient.
     """
     return _Leaf.apply(deferred, tensor, *beside)  # pyright: ignore[reportReturnType]
 
@@ -54,7 +54,7 @@ class _Leaf(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, deferred: Deferred, tensor: Tensor, *beside: Tensor | None) -> Tensor:
         ctx.deferred = deferred
-        ctx.set_materialize_grads(False)  # the uses send none
+        ctx.set_materialize_grads(False)  # the uses send no gradients
         return tensor.view_as(tensor)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""How a call reaches a kernel: straight by its address, through torch's dispatcher, or not at all."""
+"""Conditions that decide whether a call goes directly to a kernel, through torch's dispatcher, or to neither."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from noisyact.compiling import constant
 
 __all__ = ["batched", "plain", "traced", "tracing", "transformed"]
 
-_BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # of gradients under is_grads_batched
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # the dispatch key of gradients under is_grads_batched
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 def plain(*tensors: Tensor | None) -> bool:
-    """Whether these are tensors with memory of their own, and no mode listens to what is done with them."""
+    """Whether no tensor is of a subclass and no dispatch mode is active, so that a kernel can use the addresses."""
     for tensor in tensors:
         if type(tensor) not in _PLAIN:
             return False
@@ -25,27 +25,26 @@ def plain(*tensors: Tensor | None) -> bool:
 
 
 def tracing() -> bool:
-    """Whether torch.jit.trace records."""
+    """Whether torch.jit.trace is tracing."""
     return torch._C._get_tracing_state() is not None
 
 
 def traced() -> bool:
-    """Whether torch.compile, torch.export or torch.jit.trace records: operations then go through the dispatcher."""
+    """Whether torch.compile, torch.export or torch.jit.trace is tracing. Operations must then use the dispatcher."""
     return torch.compiler.is_compiling() or tracing()
 
 
 @constant
 def transformed() -> bool:
-    """Whether torch.func or forward-mode differentiation is at work. No kernel takes part in either.
+    """Whether a torch.func transform or forward-mode differentiation is active. The kernels support neither.
 
-    torch takes no custom operator through torch.func.grad, and forward mode would drop the tangent of one without a
-    word.
+    torch.func.grad does not support custom operators, and forward mode would silently drop their tangents.
     """
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def batched(*gradients: Tensor | None) -> bool:
-    """Whether backward is given several gradients at once, as by is_grads_batched or by vmap over backward."""
+    """Whether backward receives several gradients at once, from is_grads_batched or from vmap over backward."""
     for gradient in gradients:
         if gradient is not None and torch._C._dispatch_keys(gradient).has(_BATCHED):
             return True

@@ -1,1 +1,1 @@
-"""Noisy recurrent layers, cells and functions, and the choice of the kernel that runs them."""
+"""Noisy recurrent layers, cells and functions, and the choice of their backend."""

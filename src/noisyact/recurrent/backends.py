@@ -1,4 +1,4 @@
-"""Which path computes a recurrent layer, chosen by what can run, forced by name, and explained."""
+"""The choice of backend for recurrent layers and cells, and a report that explains the choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKENDS = ("auto", "reference", "cpu", "triton")
 
 
 def check(backend: str) -> str:
-    """The name, if it is one."""
+    """Return the backend's name, or raise a ValueError if it is unknown."""
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r}: allowed are {', '.join(map(repr, BACKENDS))}")
     return backend
@@ -29,18 +29,18 @@ def choose_uncached(
     backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool,
     is_transformed: bool = False,
 ) -> str:  # fmt: skip
-    """The backend of a layer or cell: "cpu", "triton" or "reference". A forced backend that cannot run raises an error.
+    """Choose "cpu", "triton" or "reference" for a layer or cell. A forced backend that cannot run raises an error.
 
-    torch.compile must call this one, since it warns of cached functions. All else calls :data:`choose`.
+    Code traced by torch.compile, which warns about cached functions, calls this; all other code :data:`choose`.
 
     Args:
-        backend: "auto", or the backend that is forced.
-        device: of the input.
-        dtype: of the input.
-        hard: whether the functions are hard.
+        backend: "auto", or the name of the backend to force.
+        device: the input's device.
+        dtype: the input's dtype.
+        hard: whether the nonlinearities are hard.
         projection: whether the layer has a projection.
-        xi: whether the noise itself is given instead of a seed.
-        is_transformed: whether torch.func or forward-mode differentiation is at work.
+        xi: whether the caller gives xi rather than a seed.
+        is_transformed: whether a torch.func transform or forward-mode differentiation is active.
     """
     name = _of_device(device) if backend == "auto" else backend
     if name == "reference":
@@ -54,35 +54,35 @@ def choose_uncached(
 
 
 choose = functools.lru_cache(maxsize=256)(choose_uncached)
-"""As :func:`choose_uncached`, at less host overhead."""
+"""The same function as :func:`choose_uncached` with a cache, for less host overhead."""
 
 
 def _of_device(device: torch.device) -> str:
-    """The kernel that there is for a device."""
+    """The name of the kernel backend for a device."""
     return "cpu" if device.type == "cpu" else "triton"
 
 
 def _obstacle(
     name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool
 ) -> str | None:
-    """Why a kernel cannot run; None if it can."""
+    """The reason why a kernel cannot run; None if it can."""
     if is_transformed:
-        return "a torch.func transform or forward-mode differentiation is at work, in which no kernel takes part"
+        return "a torch.func transform or forward-mode differentiation is active, which the kernels do not support"
     if name == "triton":
         why = triton.obstacle(device)
     elif device.type != "cpu":
-        why = f"the input is on {device}, the kernel runs on a CPU"
+        why = f"the input is on {device}, and the kernel runs on a CPU"
     else:
         why = None if _kernels_present() else _why_no_kernels()
     if why is not None:
         return why
     if dtype == torch.float64:
-        return "the kernel computes in float32, the input is float64"
+        return "the kernel computes in float32, and the input is float64"
     if projection:
-        return "proj_size > 0: the kernel has no projection"
+        return "proj_size > 0: the kernel does not support projections"
     if xi:
         return "xi is given, and the kernel takes a seed"
-    return "hard=False: the kernel has only the hard functions" if name == "cpu" and not hard else None
+    return "hard=False: the kernel supports only hard functions" if name == "cpu" and not hard else None
 
 
 @constant
@@ -96,7 +96,7 @@ def _why_no_kernels() -> str:
 
 
 def backend_info(module: torch.nn.Module | None = None) -> str:
-    """Say which kernels this installation has and, for a noisy layer, cell or activation, which path it takes and why.
+    """Describe the kernels of this installation and, for a noisy layer, cell or activation, which path it uses and why.
 
     >>> print(backend_info().splitlines()[0].split(":")[0])
     cpu
@@ -120,7 +120,7 @@ def _gpu_status() -> str:
 
 def _path(module: Any) -> str:
     if module.backend == "auto" and not module.hard and module.noise is None:
-        return "torch's own layer, which this equals"
+        return "torch's own layer, which computes the same function"
     weight = next(module.parameters())
     projection = getattr(module, "proj_size", 0) > 0
     arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed())
@@ -130,14 +130,14 @@ def _path(module: Any) -> str:
     if path == "triton":
         return "the Triton kernels" + ("" if isinstance(module, torch.nn.RNNCellBase) else _launches(weight.device))
     why = _obstacle(_of_device(weight.device), *arguments)
-    return "torch operations, a step at a time: " + (why or "backend='reference'")
+    return "torch operations, one step at a time: " + (why or "backend='reference'")
 
 
 def _path_of_activation(module: Any) -> str:
-    """For input on the module's device and of its parameter's dtype: an activation follows its input."""
+    """The path for input on the module's device and of p's dtype. An activation's path depends on its input."""
     device, dtype = module.scale.device, torch.float32 if module.p is None else module.p.dtype
     if not isinstance(module.pair, HardPair):
-        return "torch operations: the kernels have only piecewise linear functions"
+        return "torch operations: the kernels support only piecewise linear functions"
     name = _of_device(device)
     why = _obstacle(name, device, dtype, True, False, False, transformed())
     if why is not None:
@@ -147,5 +147,5 @@ def _path_of_activation(module: Any) -> str:
 
 def _launches(device: torch.device) -> str:
     if processors(device):
-        return ", all steps in one launch while the layer's programs fit the GPU, else a launch a step"
-    return ", a launch a step: programs cannot wait for each other here"
+        return ", one launch for all steps if the layer's programs fit the GPU at once, else one launch per step"
+    return ", one launch per step: programs cannot wait for each other on this device"

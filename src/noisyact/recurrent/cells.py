@@ -1,4 +1,4 @@
-"""Noisy LSTM, GRU and RNN cells for recurrences written by hand: one step, its pointwise part in one kernel."""
+"""Noisy LSTM, GRU and RNN cells. One kernel computes the pointwise part of a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["NoisyCell", "NoisyGRUCell", "NoisyLSTMCell", "NoisyRNNCell"]
 
 
 class NoisyCell(nn.RNNCellBase):
-    """What the three cells share. Use NoisyLSTMCell, NoisyGRUCell or NoisyRNNCell."""
+    """Base class of NoisyLSTMCell, NoisyGRUCell and NoisyRNNCell."""
 
     def __init__(
         self, kind: str, input_size: int, hidden_size: int, bias: bool, device: Any, dtype: Any,
@@ -33,7 +33,7 @@ class NoisyCell(nn.RNNCellBase):
         self.noise = recurrent_noise(kind, noise, gate_noise, ["p"], hidden_size, eval_noise, device, dtype)
 
     def reset_parameters(self) -> None:
-        """The weights as torch has them, and the noise as the paper has it."""
+        """Initialise the weights as torch does, and the noise as the paper does."""
         reset_recurrent(self, self.hidden_size)
 
     def _step(self, x: Tensor, h: Tensor | None, c: Tensor | None, xi: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -57,7 +57,7 @@ class NoisyCell(nn.RNNCellBase):
                 f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
             )
         rows = x if x.dim() == 2 else x.unsqueeze(0)
-        if tracing():  # an operation that a trace refuses to repeat with another batch, for which it would be wrong
+        if tracing():  # makes the trace raise for another batch size, for which its result would be wrong
             rows = torch.stack(rows.unbind(0))
         h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), self.hidden_size)
         if self.kind == "lstm":
@@ -66,11 +66,11 @@ class NoisyCell(nn.RNNCellBase):
         if not drawn:
             xi = None
         w_ih, w_hh, b_ih, b_hh = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
-        # torch multiplies by a weight on the meta device without a word, and returns what was in memory.
+        # F.linear accepts a weight on the meta device without an error and returns uninitialised memory.
         for given, what in ((w_ih, "weight_ih"), (w_hh, "weight_hh"), (b_ih, "bias_ih"), (b_hh, "bias_hh"), (h, "h")):
             if given is not None and given.device != rows.device:
                 raise MisfitError(f"{name}: {what} is on {given.device} and the input on {rows.device}")
-        # Back to the input's type: autocast makes the products half precision, and c must not be carried in that.
+        # Convert back to the input's dtype: under autocast the products are in half precision, which c must not be.
         a = F.linear(rows, w_ih, b_ih).to(rows.dtype)
         q = F.linear(h, w_hh, b_hh).to(rows.dtype)
         separate = self.kind == "gru"
@@ -83,7 +83,7 @@ class NoisyCell(nn.RNNCellBase):
         return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)
 
     def extra_repr(self) -> str:
-        """torch's, and what differs from the default here."""
+        """The sizes, and the settings that differ from their defaults."""
         parts = [f"{self.input_size}, {self.hidden_size}"]
         parts += [] if self.bias else ["bias=False"]
         parts += [] if self.hard else ["hard=False"]
@@ -92,7 +92,7 @@ class NoisyCell(nn.RNNCellBase):
 
 
 def _misfit(module: str, what: str, theirs: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> MisfitError:
-    """An error that has torch's words too, for who looks for them."""
+    """An error that also contains torch's message, for callers that match it."""
     if len(found) not in (1, 2):
         more = f"Expected {'hx' if module.endswith('LSTMCell') else 'hidden'} to be 1D or 2D, got {len(found)}D instead"
         more = more.replace("hx", f"hx[{theirs[-1]}]")
@@ -104,7 +104,7 @@ def _misfit(module: str, what: str, theirs: str, found: tuple[int, ...], wanted:
 
 
 class NoisyLSTMCell(NoisyCell):
-    """nn.LSTMCell with hard, noisy gates. Args: as nn.LSTMCell, then as NoisyLSTM.
+    """nn.LSTMCell with hard, noisy nonlinearities. Args: those of nn.LSTMCell, then the keyword arguments of NoisyLSTM.
 
     >>> import torch
     >>> cell = NoisyLSTMCell(10, 20, noise="nah")
@@ -126,14 +126,14 @@ class NoisyLSTMCell(NoisyCell):
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None, xi: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The new h and c. xi: [batch, 5, H], in the order i, f, g, o and the tanh of c, instead of a draw."""
+        """Return the new h and c. xi, [batch, 5, H] in the order i, f, g, o and tanh of c, replaces the drawn noise."""
         h, c = (None, None) if hx is None else hx
         new_h, new_c = self._step(input, h, c, xi)
         return new_h, new_c  # pyright: ignore[reportReturnType]
 
 
 class NoisyGRUCell(NoisyCell):
-    """nn.GRUCell with hard, noisy gates. Args: as nn.GRUCell, then as NoisyLSTM.
+    """nn.GRUCell with hard, noisy nonlinearities. Args: those of nn.GRUCell, then the keyword arguments of NoisyLSTM.
 
     >>> import torch
     >>> NoisyGRUCell(10, 20)(torch.randn(3, 10), torch.zeros(3, 20)).shape
@@ -150,12 +150,12 @@ class NoisyGRUCell(NoisyCell):
         )
 
     def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
-        """The new h. xi: [batch, 3, H], in the order r, z, n, instead of a draw."""
+        """Return the new h. xi, [batch, 3, H] in the order r, z, n, replaces the drawn noise."""
         return self._step(input, hx, None, xi)[0]
 
 
 class NoisyRNNCell(NoisyCell):
-    """nn.RNNCell with a hard, noisy tanh, or a noisy ReLU. Args: as nn.RNNCell, then as NoisyLSTM.
+    """nn.RNNCell with a noisy hard tanh or noisy ReLU. Args: those of nn.RNNCell, then keyword arguments of NoisyLSTM.
 
     >>> import torch
     >>> NoisyRNNCell(10, 20, nonlinearity="relu")(torch.randn(10)).shape
@@ -174,5 +174,5 @@ class NoisyRNNCell(NoisyCell):
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
-        """The new h. xi: [batch, 1, H] instead of a draw."""
+        """Return the new h. xi, [batch, 1, H], replaces the drawn noise."""
         return self._step(input, hx, None, xi)[0]

@@ -1,4 +1,4 @@
-"""Recurrent layers and cells as functions: one layer in one direction, or one step, noise and all as arguments."""
+"""Recurrent layers and cells as functions: one layer in one direction, or one step, with the noise as an argument."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def run_layers(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: Sequence[LayerWeights],
     noise: CellNoise, *, seeds: Sequence[Tensor | None], reverse: bool, backend: str, xi: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Layers above each other in one direction, by the backend that can: together on a GPU, else one by one.
+    """Run stacked layers in one direction with the chosen backend: together on a GPU, otherwise one by one.
 
     Args:
-        x: [steps, batch, input], or [rows, input]; every h has the same form.
-        sizes: rows at each step.
-        h: the first h of each layer, [layers, batch, H]; None for zeros, as for c.
-        weights: of each layer; one bias without the other stands for a bias of zeros.
-        seeds: of each layer; None for the expectation.
-        xi: the noise of a single layer, [rows, nonlinearities, H], instead of a seed.
+        x: [steps, batch, input], or packed [rows, input]; the output has the same leading dimensions.
+        sizes: the number of rows at each step.
+        h: the initial h of each layer, [layers, batch, H]; None for zeros. The same holds for c.
+        weights: one for each layer; if only one bias is given, the other is zero.
+        seeds: one for each layer; None computes the expectation.
+        xi: the noise of a single layer, [rows, nonlinearities, H], used instead of a seed.
 
-    Returns: every h of the last layer, and the last h and c of each, [layers, batch, H].
+    Returns: h of the last layer at every step, and the final h and c of each layer, [layers, batch, H].
     """
     width = x.shape[-1]
     if _autocast(x):  # as nn.LSTM does
@@ -90,9 +90,9 @@ def _run_layer(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, path: str,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """One layer in one direction over packed rows; :func:`reference.layer` has the shapes.
+    """Run one layer in one direction over packed rows, with the shapes of :func:`reference.layer`.
 
-    h and c of None stand for zeros. The noise is xi if given, else that of the seed, else the expectation.
+    If h and c are None, they are zeros. The noise is xi if given, else the seed's, else the expectation.
     """
     if path == "cpu" or (path == "triton" and x.shape[0] > 0):
         own_x, own_h, own_c, *own = _in_dtype(torch.float32 if path == "cpu" else x.dtype, (x, h, c, *weights[:5]))
@@ -120,7 +120,7 @@ def _run_layer(
 
 
 def _autocast(x: Tensor) -> bool:
-    """Whether autocast is on for x. It leaves float64 as it is, and the meta device has none."""
+    """Whether autocast applies to x. It leaves float64 tensors unchanged, and the meta device has no autocast."""
     kind = "cpu" if x.is_cpu else x.device.type
     return x.dtype is not torch.float64 and kind != "meta" and torch.is_autocast_enabled(kind)
 
@@ -133,7 +133,7 @@ def run_cell(
     kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, noise: CellNoise, *,
     seed: Tensor | None, xi: Tensor | None, backend: str,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The pointwise part of one step by the backend that can; :func:`reference.cell` has the shapes."""
+    """Run the pointwise part of one step with the chosen backend, with the shapes of :func:`reference.cell`."""
     for name, given in (("h", h), ("c", c), ("p", p), ("xi", xi)):
         if given is not None and not given.is_floating_point():
             raise TypeError(f"{name} must be real floating point, not {given.dtype}")
@@ -202,26 +202,26 @@ def noisy_lstm(
     """One noisy LSTM layer in one direction.
 
     ``i, f, o = sigm(a_i), sigm(a_f), sigm(a_o)``, ``g = tanh(a_g)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
-    ``a = W_ih x + b_ih + W_hh h + b_hh`` in torch's gate order; each of the five nonlinearities has a p and noise.
+    ``a = W_ih x + b_ih + W_hh h + b_hh`` in torch's gate order. Each of the five nonlinearities has a p and noise.
 
     Args:
         x: [steps, batch, input].
-        hx: the first h and c, each [batch, H]; None for zeros.
+        hx: the initial h and c, each [batch, H]; None for zeros.
         w_ih: [4 H, input].
         w_hh: [4 H, H].
         b_ih: [4 H] or None.
         b_hh: [4 H] or None.
-        noise: the scheme of the tanhs, or its text, or None.
-        gate_noise: that of the sigmoids, when it differs.
-        p: [5 H], in the order i, f, g, o, and the tanh of c; None for 1.
-        xi: the noise, [steps, batch, 5, H], instead of a draw.
-        seed: one int64 that stands for the whole of xi.
-        training: False gives the expectation.
-        hard: False keeps the soft sigmoid and tanh.
-        reverse: from the last step to the first.
+        noise: the scheme of the tanh nonlinearities or its text; None for no noise.
+        gate_noise: the scheme of the sigmoids; the same as ``noise`` if None.
+        p: [5 H], in the order i, f, g, o and tanh of c; None means p = 1.
+        xi: the noise, [steps, batch, 5, H], used instead of a draw.
+        seed: one int64 that defines xi, used instead of a draw.
+        training: False computes the expectation.
+        hard: False uses the soft sigmoid and tanh.
+        reverse: process the steps from last to first.
         backend: "auto", "reference", "cpu" or "triton".
 
-    Returns: every h, [steps, batch, H], and the last h and c.
+    Returns: h at every step, [steps, batch, H], and the final h and c.
 
     >>> x, w = torch.randn(7, 3, 4), torch.randn(4 * 5, 5)
     >>> y, (h, c) = noisy_lstm(x, None, torch.randn(4 * 5, 4), w, noise="nah")
@@ -241,7 +241,7 @@ def noisy_gru(
     xi: Tensor | None = None, seed: Tensor | None = None, training: bool = True, hard: bool = True,
     reverse: bool = False, backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """One noisy GRU layer in one direction, as :func:`noisy_lstm` with three gates and p of [3 H], order r, z, n.
+    """One noisy GRU layer in one direction. p is [3 H] in the order r, z, n; see :func:`noisy_lstm` for the arguments.
 
     ``r, z = sigm(.), sigm(.)``, ``n = tanh(W_in x + b_in + r (W_hn h + b_hn))``, ``h' = (1 - z) n + z h``.
 
@@ -260,7 +260,7 @@ def noisy_rnn(
     nonlinearity: str = "tanh", noise: Scheme | str | None = "nah", p: Tensor | None = None, xi: Tensor | None = None,
     seed: Tensor | None = None, training: bool = True, hard: bool = True, reverse: bool = False, backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """One noisy RNN layer in one direction: ``h' = tanh(W_ih x + b_ih + W_hh h + b_hh)``, or the noisy ReLU; p is [H].
+    """One noisy RNN layer: ``h' = f(W_ih x + b_ih + W_hh h + b_hh)`` with f = tanh or ReLU. p is [H].
 
     >>> y, h = noisy_rnn(torch.randn(7, 3, 4), None, torch.randn(5, 4), torch.randn(5, 5))
     >>> y.shape, h.shape

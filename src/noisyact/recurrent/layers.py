@@ -22,10 +22,10 @@ __all__ = ["NoisyGRU", "NoisyLSTM", "NoisyRNN", "NoisyRecurrent"]
 
 
 class NoisyRecurrent(nn.RNNBase):
-    """What the three layers share. Use NoisyLSTM, NoisyGRU or NoisyRNN.
+    """Base class of NoisyLSTM, NoisyGRU and NoisyRNN.
 
-    Parameters, their names, shapes and order, and everything about the arguments and results are nn.RNNBase's; the
-    submodule `noise` holds what is new.
+    The parameters (names, shapes and order), the arguments and the results are those of nn.RNNBase. The submodule
+    `noise` holds everything that nn.RNNBase does not have.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class NoisyRecurrent(nn.RNNBase):
         return [f"p_{suffix}" for suffix in self._suffixes()]
 
     def _suffixes(self) -> list[str]:
-        """The ends of the names of each layer's and direction's parameters, such as `l0_reverse`."""
+        """The suffix of the parameter names of each layer and direction, such as `l0_reverse`."""
         return [names[0].removeprefix("weight_ih_") for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
-        """As torch's where its own layer is what runs; else nothing: there is no cuDNN layout to keep."""
-        # While torch's constructor runs, nothing of ours is there yet.
+        """Call torch's method if torch's layer runs. The other backends do not use cuDNN's weight layout."""
+        # torch's constructor calls this before our attributes are set.
         if self.backend == "auto" and not getattr(self, "hard", True) and self.noise is None:
             super().flatten_parameters()
 
     def reset_parameters(self) -> None:
-        """The weights as torch has them, and the noise as the paper has it."""
+        """Initialise the weights as torch does, and the noise as the paper does."""
         reset_recurrent(self, self.hidden_size)
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As nn.LSTM, nn.GRU or nn.RNN: batched, unbatched or packed input; returns the output and the last state."""
+        """Return the output and the final state. The input may be batched, unbatched or packed, as in nn.LSTM."""
         packed = input if isinstance(input, PackedSequence) else None
         x, sizes, unbatched, hx = self._rows(input, hx)
         dtype = current(self, "weight_ih_l0").dtype
@@ -86,7 +86,7 @@ class NoisyRecurrent(nn.RNNBase):
         return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
-        """The input, [steps, batch, input] or, packed, [rows, input], with the number of rows at each step."""
+        """The input, [steps, batch, input] or packed [rows, input], and the number of rows at each step."""
         if isinstance(input, PackedSequence):
             if tracing():
                 raise RuntimeError("torch.jit.trace cannot follow a PackedSequence: trace the layer with padded input")
@@ -181,7 +181,7 @@ class NoisyRecurrent(nn.RNNBase):
     def _torch_layers(
         self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Soft and without noise: torch's own layer."""
+        """Run torch's own layer, for soft nonlinearities without noise."""
         if h is None:
             count, batch = len(self._all_weights), x.shape[1] if x.dim() == 3 else sizes[0]
             h = x.new_zeros(count, batch, self.proj_size or self.hidden_size)
@@ -210,7 +210,7 @@ class NoisyRecurrent(nn.RNNBase):
         return output, h if c is None else (h, c)
 
     def extra_repr(self) -> str:
-        """torch's, and what differs from the default here."""
+        """torch's description, and the settings that differ from their defaults."""
         parts = [super().extra_repr()]
         if not self.hard:
             parts.append("hard=False")
@@ -220,9 +220,9 @@ class NoisyRecurrent(nn.RNNBase):
 
 
 def _of_these_sizes(x: Tensor) -> Tensor:
-    """x, [steps, batch, input], by operations that a trace refuses to repeat with other steps or another batch.
+    """Return x, [steps, batch, input], through operations that make a trace raise for other sizes than its example's.
 
-    The trace holds the time loop of the sizes it was made with. It would run on others and be wrong.
+    The trace contains the time loop for its example's sizes. For other sizes its result would be wrong.
     """
     return torch.stack(torch.stack(x.unbind(0)).unbind(1), 1)
 
@@ -241,21 +241,21 @@ def _described(hx: Any) -> str:
 
 
 class NoisyLSTM(NoisyRecurrent):
-    """nn.LSTM with hard, noisy gates.
+    """nn.LSTM with hard, noisy nonlinearities.
 
-    ``i, f, o = sigm(.), sigm(.), sigm(.)``, ``g = tanh(.)``, ``c' = f c + i g``, ``h' = o tanh(c')``, each of the five
-    nonlinearities with its own learned p for each unit and fresh noise for each unit, example and step.
+    ``i, f, o = sigm(.), sigm(.), sigm(.)``, ``g = tanh(.)``, ``c' = f c + i g``, ``h' = o tanh(c')``. Each of the five
+    nonlinearities has a learned p for each unit and fresh noise for each unit, example and step.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as in
-            nn.LSTM, in its order.
-        noise: a scheme, its text, or None for hard gates without noise.
-        gate_noise: the scheme of the sigmoids, when it differs.
-        hard: False keeps the soft sigmoid and tanh; with ``noise=None`` that is nn.LSTM exactly.
+            nn.LSTM, in the same order.
+        noise: a scheme or its text; None for hard nonlinearities without noise.
+        gate_noise: the scheme of the sigmoids; the same as ``noise`` if None.
+        hard: False uses the soft sigmoid and tanh. With ``noise=None`` the layer then equals nn.LSTM.
         eval_noise: "expectation", "hard" or "sample", as in NoisyActivation.
-        backend: "auto", or "reference", "cpu", "triton" to force one; see backend_info.
+        backend: "auto", or "reference", "cpu" or "triton" to force a backend; see backend_info.
 
-    An nn.LSTM checkpoint loads with ``strict=True``; one of ours without its `noise.` entries loads into nn.LSTM.
+    A checkpoint of nn.LSTM loads with ``strict=True``; nn.LSTM loads a NoisyLSTM checkpoint without `noise.` entries.
 
     >>> lstm = NoisyLSTM(10, 20, num_layers=2, noise="nah")
     >>> output, (h, c) = lstm(torch.randn(5, 3, 10))
@@ -276,9 +276,9 @@ class NoisyLSTM(NoisyRecurrent):
 
 
 class NoisyGRU(NoisyRecurrent):
-    """nn.GRU with hard, noisy gates: three nonlinearities, r, z and the candidate n.
+    """nn.GRU with three hard, noisy nonlinearities: r, z and the candidate n.
 
-    Args: as :class:`NoisyLSTM`; as in nn.GRU, any `proj_size` but 0 raises.
+    Args: those of :class:`NoisyLSTM`. A nonzero `proj_size` raises an error, as in nn.GRU.
 
     >>> output, h = NoisyGRU(10, 20, batch_first=True, noise="nan:c=0.3")(torch.randn(3, 5, 10))
     >>> output.shape, h.shape
@@ -298,9 +298,9 @@ class NoisyGRU(NoisyRecurrent):
 
 
 class NoisyRNN(NoisyRecurrent):
-    """nn.RNN with a hard, noisy tanh, or a noisy ReLU.
+    """nn.RNN with a noisy hard tanh or a noisy ReLU.
 
-    Args: as nn.RNN, then as :class:`NoisyLSTM`; as in nn.RNN, any `proj_size` but 0 raises.
+    Args: those of nn.RNN, then the keyword arguments of :class:`NoisyLSTM`. A nonzero `proj_size` raises an error.
 
     >>> output, h = NoisyRNN(10, 20, noise="nanis")(torch.randn(5, 3, 10))
     >>> output.shape

@@ -1,4 +1,4 @@
-"""The noise of a recurrent layer or cell: its schemes, its learned p and its scale, as one submodule named `noise`."""
+"""The submodule `noise` of recurrent layers and cells: the schemes, the learned p and the noise scale."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["RecurrentNoise", "current", "fresh_seeds", "noise_in_force", "recurr
 
 
 class RecurrentNoise(NoisyModule):
-    """Holds p for every layer and direction, [nonlinearities * H] each, and the scale.
+    """Holds p of every layer and direction, [nonlinearities * H] each, and the noise scale.
 
-    Its entries in a state_dict are the only ones that nn.LSTM and friends do not have; where they are all missing, the
-    checkpoint is one of theirs, and loads.
+    Only these entries of a state_dict are missing in torch's layers. If a checkpoint has none of them, it comes from
+    torch's layer and loads without an error.
 
     Args:
         kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
-        state: scheme of the tanh; None for none.
-        gate: scheme of the sigmoids.
-        names: of the p, one for each layer and direction.
-        hidden: units.
-        eval_noise: what evaluation does.
+        state: the scheme of the tanh nonlinearities; None for no noise.
+        gate: the scheme of the sigmoids; None for no noise.
+        names: the names of the p parameters, one for each layer and direction.
+        hidden: the number of units.
+        eval_noise: "expectation", "hard" or "sample", as in NoisyActivation.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RecurrentNoise(NoisyModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """p uniform in [-1, 1] as in the paper, and the scales of the schemes."""
+        """Draw p from U(-1, 1), as in the paper, and reset the scales to the schemes'."""
         for p in self.parameters():
             nn.init.uniform_(p, -1.0, 1.0)
         self._write_scale("scale", self.noise.scale)
@@ -64,7 +64,7 @@ class RecurrentNoise(NoisyModule):
             self.names = tuple(self._parameters)
 
     def all_p(self, count: int) -> list[Tensor | None]:
-        """The p of each layer and direction, as the module has them now; None where nothing is learned."""
+        """The current p of each layer and direction; None for schemes without a learned p."""
         return [current(self, name) for name in self.names] or [None] * count
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -72,15 +72,15 @@ class RecurrentNoise(NoisyModule):
             super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """The schemes with the scales in force."""
+        """The schemes with their current scales."""
         state = None if self.state is None else in_force(self.state, self.scale)
         gate = None if self.gate is None else in_force(self.gate, getattr(self, "gate_scale", self.scale))
         return repr(state) if state == gate else f"{state!r}, gate={gate!r}"
 
 
 def current(module: nn.Module, name: str) -> Tensor:
-    """What a module has under a name now: a parameter, what a parametrization makes of one, or any tensor."""
-    own = module._parameters.get(name)  # quicker than getattr, which looks here last
+    """The tensor that a module currently has under a name: a parameter, a parametrization's result, or any tensor."""
+    own = module._parameters.get(name)  # faster than getattr, which searches here last
     return own if own is not None and name not in module.__dict__ else getattr(module, name)
 
 
@@ -88,18 +88,18 @@ def recurrent_noise(
     kind: str, noise: Scheme | str | None, gate_noise: Scheme | str | None, names: Iterable[str], hidden: int,
     eval_noise: str, device: Any, dtype: Any,
 ) -> RecurrentNoise | None:  # fmt: skip
-    """The submodule for a layer's arguments; None where there is no noise at all."""
+    """Build the submodule from a layer's arguments; None if the layer has no noise."""
     state = None if noise is None else scheme(noise)
     gate = state if gate_noise is None else scheme(gate_noise)
     if kind.startswith("rnn"):
-        gate = state  # it has no gates
+        gate = state  # an RNN has no gates
     if state is None and gate is None:
         return None
     return RecurrentNoise(kind, state, gate, names, hidden, eval_noise, device, dtype)
 
 
 def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, like: Tensor) -> tuple[CellNoise, bool]:
-    """The schemes of a call, and whether noise is to be drawn for it."""
+    """The schemes of a call, and whether the call draws noise."""
     if noise is None:
         none = torch.zeros((), device=like.device)
         return CellNoise(None, None, none, none, hard), False
@@ -111,16 +111,16 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
 
 
 def fresh_seeds(drawn: bool, like: Tensor, count: int) -> Sequence[Tensor | None]:
-    """A seed for each layer and direction, if noise is to be drawn."""
+    """One seed for each layer and direction; None for each if no noise is drawn."""
     return draw_seeds(like.device, count) if drawn else [None] * count
 
 
 def reset_recurrent(module: nn.Module, hidden: int) -> None:
     """Initialise a layer or cell: the weights as torch does, the noise as the paper does."""
-    bound = 1.0 / math.sqrt(hidden) if hidden > 0 else 0.0  # torch has cells of no units
+    bound = 1.0 / math.sqrt(hidden) if hidden > 0 else 0.0  # torch allows cells without units
     for name, parameter in module.named_parameters():
         if not name.startswith("noise."):
             nn.init.uniform_(parameter, -bound, bound)
-    noise = module._modules.get("noise")  # there is none yet while torch's constructor runs
+    noise = module._modules.get("noise")  # not set yet while torch's constructor runs
     if isinstance(noise, RecurrentNoise):
         noise.reset_parameters()

@@ -153,7 +153,7 @@ def test_filter(inplace):
     noisy = noisify(model, filter_fn=wanted, inplace=inplace)
     assert [name for name, m in noisy.named_modules() if isinstance(m, NoisyActivation)] == ["1", "2.1"]
     assert [name for _, name in asked] == ["1", "2.1", "2.2"]
-    with pytest.warns(UserWarning, match=r"nothing in Tanh: 1 Tanh \(noisify replaces it\)\. filter_fn may have left"):
+    with pytest.warns(UserWarning, match=r"nothing in Tanh: 1 Tanh \(noisify replaces it\)\. filter_fn may have"):
         assert noisify(nn.Tanh(), filter_fn=lambda module, name: name != "").__class__ is nn.Tanh
 
 

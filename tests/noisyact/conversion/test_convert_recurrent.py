@@ -142,7 +142,7 @@ def pruned():
         (lambda: OwnGRU(4, 5), "a subclass"),
         (pruned, "weights are computed"),
         (lambda: na.NoisyLSTM(4, 5, noise=None), "made without noise"),
-        (lambda: na.NoisyLSTM(4, 5), "what is noisy already stays"),
+        (lambda: na.NoisyLSTM(4, 5), "1 already noisy"),
     ],
     ids=["relu", "relu cell", "subclass", "pruned", "ours", "ours, noisy"],
 )

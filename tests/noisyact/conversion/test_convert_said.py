@@ -16,8 +16,8 @@ LEFT = {
     "SiLU": (nn.SiLU, "does not saturate on both sides"),
     "GELU": (nn.GELU, "does not saturate on both sides"),
     "ReLU": (nn.ReLU, "see NoisyReLU"),
-    "RNN": (lambda: nn.RNN(4, 4, nonlinearity="relu"), "NoisyRNN has nonlinearity='relu' too"),
-    "Hardtanh": (lambda: nn.Hardtanh(1.0, 2.0), "its range leaves out 0"),
+    "RNN": (lambda: nn.RNN(4, 4, nonlinearity="relu"), "see NoisyRNN with nonlinearity='relu'"),
+    "Hardtanh": (lambda: nn.Hardtanh(1.0, 2.0), "its range excludes 0"),
 }
 
 

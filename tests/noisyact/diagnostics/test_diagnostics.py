@@ -220,7 +220,7 @@ def test_wrong_loss(loss, error, named):
 def test_wrong_model_and_no_saturating_module():
     with pytest.raises(TypeError, match="Tanh"):
         saturation(nn.Tanh, torch.ones(2))
-    assert str(saturation(nn.ReLU(), torch.ones(2), loss=torch.sum)) == "no noisy and no saturating module"
+    assert str(saturation(nn.ReLU(), torch.ones(2), loss=torch.sum)) == "no noisy or saturating module"
 
 
 def test_prints_as_a_table():

@@ -1,4 +1,4 @@
-"""What an activation may be given; nothing below these checks looks again before an address goes to a kernel."""
+"""Checks of an activation's arguments. The kernels get the tensors' addresses without further checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["check", "check_gradient", "check_x"]
 
 
 def check(x: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None) -> None:
-    """Raise a TypeError or ValueError that names the argument which the operation cannot take, and what it can."""
+    """Raise a TypeError or ValueError that names an argument the operation cannot take and what is allowed."""
     check_x(x)
     if p is not None:
         _check_p(x, p)
@@ -20,7 +20,7 @@ def check(x: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None
 
 
 def check_x(x: Tensor) -> None:
-    """The input is a floating-point tensor."""
+    """Raise a TypeError unless x is a floating-point tensor."""
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a tensor, not {type(x).__name__}")
     if not x.is_floating_point():
@@ -28,13 +28,13 @@ def check_x(x: Tensor) -> None:
 
 
 def check_gradient(g: Tensor, x: Tensor) -> None:
-    """The gradient of the result is like x."""
+    """Raise an error unless the gradient of the result has x's shape and device and is floating point."""
     if not g.is_floating_point():
         raise TypeError(f"the gradient must be floating point, not {g.dtype}")
     if g.shape != x.shape or g.device != x.device:
         raise ValueError(
-            f"the gradient, of shape {tuple(g.shape)} on {g.device}, must be like x, of shape {tuple(x.shape)} on "
-            f"{x.device}"
+            f"the gradient must have the shape and device of x, {tuple(x.shape)} on {x.device}, not {tuple(g.shape)} "
+            f"on {g.device}"
         )
 
 
@@ -44,10 +44,10 @@ def _check_p(x: Tensor, p: Tensor) -> None:
     if p.numel() != 1 and (x.dim() == 0 or p.numel() != x.shape[-1] or p.shape[-1] != p.numel()):
         raise ValueError(
             f"p of shape {tuple(p.shape)} does not fit x of shape {tuple(x.shape)}: it must have one element, or one "
-            "for each place of x's last dimension"
+            "for each element of x's last dimension"
         )
     if p.device != x.device:
-        raise ValueError(f"p is on {p.device} and x on {x.device}; they must be on one device")
+        raise ValueError(f"p is on {p.device} and x on {x.device}; they must be on the same device")
 
 
 def _check_scale(x: Tensor, scale: Tensor) -> None:
@@ -68,4 +68,4 @@ def _check_seed(x: Tensor, seed: Tensor) -> None:
 
 def _check_place(x: Tensor, name: str, number: Tensor) -> None:
     if number.device != x.device and number.device.type != "cpu":
-        raise ValueError(f"{name} is on {number.device} and x on {x.device}; it must be there or on the CPU")
+        raise ValueError(f"{name} is on {number.device} and x on {x.device}; it must be on x's device or the CPU")

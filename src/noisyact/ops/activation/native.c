@@ -1,8 +1,8 @@
-/* The noisy activation and its gradients on a CPU, float32: one pass over memory, noise regenerated from the seed.
+/* The noisy activation and its gradients on a CPU in float32: one pass over memory, noise regenerated from the seed.
  *
- * README.md beside this file derives the formulas; reference.py is what they must equal. Letters are the paper's.
- * Work is cut into chunks of a size that depends on the shapes alone, and partial gradients of p are added chunk by
- * chunk in order: the result is the same to the bit for every number of threads.
+ * README.md derives the formulas; the results must equal reference.py. The notation is the paper's. The chunk size
+ * depends only on the shapes, and the partial gradients of p are added in the order of the chunks, so the results are
+ * bit-identical for every number of threads.
  */
 #include <stddef.h>
 
@@ -13,17 +13,17 @@ typedef struct {
     unit unit;
     uint64_t seed;
     int64_t elements;
-    int64_t p_size; /* 0: no p; 1: one for all; else one for each place of the last dimension */
+    int64_t p_size; /* 0: no p; 1: one p for all elements; else one for each element of the last dimension */
 } activation;
 
-/* Whether phi is u in all of a block: then there is nothing to draw. */
+/* Whether phi equals u in a whole block, which then needs no noise. */
 INLINE int linear_block(const unit *a, const float *x) {
     for (int j = 0; j < BLOCK; j += LANES)
         if (!linear(a, load(x + j) * a->slope + a->offset)) return 0;
     return 1;
 }
 
-/* The 128 values of p that begin at `column` of the last dimension, which repeats: in place, or copied into `buffer`. */
+/* The 128 values of p from `column` on, repeated cyclically: a pointer into p, or a copy in `buffer`. */
 INLINE const float *p_of_block(const activation *a, const float *p, int64_t column, float *buffer) {
     if (column + BLOCK <= a->p_size) return p + column;
     for (int filled = 0; filled < BLOCK;) {
@@ -72,7 +72,7 @@ INLINE void forward_block(const activation *a, const float *x, const float *p, i
         store(y + j, phi_forward(&a->unit, load(x + j), a->p_size > 1 ? load(p + j) : one_p, load(xi + j)));
 }
 
-/* One p for all: its gradient goes to `total`; several: to `partial`. */
+/* The gradient of a single p is added to `total`, the gradient of several to `partial`. */
 INLINE void backward_block(const activation *a, const float *g, const float *x, const float *p, int64_t begin,
                            int64_t column, int count, float *gx, floats *total, float *partial) {
     float xi[BLOCK], p_buffer[BLOCK], gp[BLOCK];
@@ -93,7 +93,7 @@ INLINE void backward_block(const activation *a, const float *g, const float *x, 
     if (a->p_size > 1) add_gp(a, gp, column, count, partial);
 }
 
-/* `first` is a multiple of 128; a short last block goes through padded copies. */
+/* `first` is a multiple of 128. A short last block is processed in padded copies. */
 INLINE void forward_span(const activation *a, const float *x, const float *p, float *y, int64_t first, int64_t end) {
     float x_copy[BLOCK] = {0}, y_copy[BLOCK];
     int64_t begin = first, column = a->p_size > 1 ? first % a->p_size : 0;
@@ -122,7 +122,7 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
         for (int j = 0; j < LANES; j++) partial[0] += total[j];
 }
 
-/* One copy of `call`'s loops for each scheme, so that nothing is decided inside them: `s` has it as a constant. */
+/* Compile `call` once for each scheme, which is then a constant in `s`, so that its loops do not branch on it. */
 #define CASE(SCHEME, CLIP, call)                                                                                       \
     case 2 * (SCHEME) + (CLIP):                                                                                        \
         fixed.unit.scheme = (SCHEME);                                                                                  \
@@ -153,7 +153,7 @@ static void backward_chunk(const activation *a, const float *g, const float *x, 
     SPECIALISED(a, backward_span(s, g, x, p, gx, partial, first, end));
 }
 
-/* Elements a chunk: enough to keep a thread busy, and for a large p enough that the partial sums stay a small part. */
+/* The number of elements in a chunk: enough work for a thread and, for a large p, to outweigh the partial sums. */
 int64_t noisyact_activation_chunk(int64_t p_size) {
     int64_t chunk = 64 * p_size > 16384 ? 64 * p_size : 16384;
     return (chunk + BLOCK - 1) / BLOCK * BLOCK;
@@ -169,7 +169,7 @@ void noisyact_activation_forward(const activation *a, const float *x, const floa
     }
 }
 
-/* `partial` holds p_size zeros for each chunk; gp receives their sum. */
+/* `partial` holds p_size zeros for each chunk; gp receives the sum over the chunks. */
 void noisyact_activation_backward(const activation *a, const float *g, const float *x, const float *p, float *gx,
                                   float *gp, float *partial, int threads) {
     int64_t chunk = noisyact_activation_chunk(a->p_size), chunks = (a->elements + chunk - 1) / chunk;
@@ -188,7 +188,7 @@ void noisyact_activation_backward(const activation *a, const float *g, const flo
     }
 }
 
-/* The raw noise of elements 0 .. elements-1. */
+/* The noise xi of elements 0 to elements - 1. */
 void noisyact_normal(uint64_t seed, float *xi, int64_t elements) {
     for (int64_t begin = 0; begin < elements; begin += BLOCK) {
         float block[BLOCK];

@@ -1,4 +1,4 @@
-"""The operation by the C kernel: float32 on a CPU; shorter floats pass through float32."""
+"""The activation by the C kernel, in float32 on a CPU. 16-bit floats are converted to float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["backward", "forward", "serves"]
 
 
 class _Activation(ctypes.Structure):
-    """`activation` in native.c."""
+    """The structure `activation` of native.c."""
 
     _fields_ = (
         ("unit", Unit),
@@ -29,7 +29,7 @@ class _Activation(ctypes.Structure):
 
 
 def serves(x: Tensor) -> bool:
-    """Whether the C kernel can take x."""
+    """Whether the C kernel supports x."""
     return x.device.type == "cpu" and x.dtype != torch.float64 and _present()
 
 
@@ -41,7 +41,7 @@ def _present() -> bool:
 def forward(
     x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> Tensor:
-    """As reference.forward."""
+    """Compute reference.forward by the C kernel."""
     flat, flat_p = contiguous(x), None if p is None else contiguous(p)
     y = torch.empty_like(flat)
     n = flat.numel()
@@ -55,7 +55,7 @@ def forward(
 def backward(
     g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> tuple[Tensor, Tensor]:
-    """As reference.backward."""
+    """Compute reference.backward by the C kernel."""
     flat_g, flat, flat_p = contiguous(g), contiguous(x), None if p is None else contiguous(p)
     n, p_size = flat.numel(), 0 if flat_p is None else flat_p.numel()
     gx, gp = torch.empty_like(flat), torch.empty(p_size)
@@ -70,9 +70,9 @@ def backward(
 
 @functools.lru_cache(maxsize=256)
 def _chunk(p_size: int) -> int:
-    """The elements of a chunk of backward, which has its own partial sums."""
+    """The number of elements in a chunk of backward. Each chunk has its own partial sums."""
     chunk = native.loaded().noisyact_activation_chunk
-    chunk.restype = ctypes.c_int64  # a p of 2^25 places has chunks of 2^31 elements
+    chunk.restype = ctypes.c_int64  # for a p of 2^25 elements a chunk has 2^31
     return chunk(ctypes.c_int64(p_size))
 
 

@@ -1,4 +1,4 @@
-"""The operation registered with torch: noise comes in as a seed, gradients of x and p, compile."""
+"""The activation as a torch operator with gradients of x and p. The noise is given as a seed."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def noisy_activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair,
     leave: Callable[[Tensor], None] | None = None,
 ) -> Tensor:  # fmt: skip
-    """phi(x, xi) with xi from the seed, or its expectation where seed is None.
+    """phi(x, xi) with xi from the seed, or the expectation if seed is None.
 
     Args:
-        x: any shape, a floating dtype.
-        p: shape (1,), or one for each place of x's last dimension; None for a scheme that has none, or for p = 1.
+        x: a floating-point tensor of any shape.
+        p: one element, or one for each element of x's last dimension; None for a scheme without p, or for p = 1.
         scale: the scheme's c or sigma, one element.
         seed: one int64, from :func:`noisyact.noise.draw_seed`.
-        scheme: which noise.
+        scheme: the noise scheme.
         pair: h and u.
-        leave: a function that backward calls with the gradient of p in parts, [parts, p]; p itself then gets none.
-            :func:`noisyact.deferred_gradients` sums them over all calls of a loop.
+        leave: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
+            :func:`noisyact.deferred_gradients` sums the parts over all calls of a loop.
 
-    Returns: x's shape and dtype.
+    Returns: a tensor of x's shape and dtype.
     """
     if not traced():
         if leave is None and has_torch_function((x,)):
             return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
         if plain(x, p):
-            # The same without torch's dispatcher, which takes longer than a GPU does.
+            # Skip torch's dispatcher: its host overhead exceeds the time of a GPU kernel.
             check(x, p, scale, seed)
             if torch.is_grad_enabled():
                 return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
@@ -51,7 +51,7 @@ def noisy_activation(
 
 
 def _encode(scheme: Scheme, pair: HardPair) -> tuple[str, list[float]]:
-    """A scheme and a pair in the types that torch lets an operator take."""
+    """Convert a scheme and a pair to types that a torch operator accepts."""
     return str(scheme), [pair.slope, pair.offset, pair.low, pair.high]
 
 
@@ -65,7 +65,7 @@ def _decode(scheme_text: str, pair_numbers: list[float]) -> tuple[Scheme, HardPa
 
 
 def has_kernel(x: Tensor) -> bool:
-    """Whether a fused kernel takes x. Without one, the formula in torch operations does the same and fuses better."""
+    """Whether a fused kernel supports x. Otherwise callers use torch operations, which the compiler fuses better."""
     return (native.serves(x) or triton.serves(x)) and not transformed()
 
 
@@ -79,7 +79,7 @@ def _path(x: Tensor) -> ModuleType:
 def _forward(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> tuple[Tensor, Tensor | float]:
-    """phi, and the scale it was computed with: by the time of backward a schedule may have changed the tensor."""
+    """phi and a copy of the scale it was computed with, because annealing may change the scale before backward."""
     path = _path(x)
     if scale.is_cpu:
         used = float(scale)
@@ -95,7 +95,7 @@ def _forward(
 def _activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme_text: str, pair_numbers: list[float]
 ) -> tuple[Tensor, Tensor]:
-    """phi, and the scale it was computed with."""
+    """phi and the scale it was computed with."""
     check(x, p, scale, seed)
     y, used = _forward(x, p, scale, seed, *_decode(scheme_text, pair_numbers))
     return y.contiguous(), _tensor(used, x)
@@ -119,7 +119,7 @@ def _activation_backward(
 
 @_activation.register_fake
 def _(x: Tensor, p: Any, scale: Tensor, seed: Any, scheme_text: str, pair_numbers: list[float]):
-    check(x, p, scale, seed)  # here too: one tensor on the meta device is enough for torch to call this
+    check(x, p, scale, seed)  # torch calls this if a single tensor is on the meta device
     used = torch.empty((), dtype=reference.working_dtype(x.dtype), device=scale.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device), used
 
@@ -149,7 +149,7 @@ def _keep_all(ctx: Any, inputs: tuple, output: Any) -> None:
 
 
 def _differentiate_again(ctx: Any, g_gx: Tensor, g_gp: Tensor) -> tuple:
-    """The second derivative and all further ones: the first one's formula in torch, differentiated by torch."""
+    """Higher derivatives: torch differentiates the first derivative's formula."""
     g, x, p, scale, seed = ctx.saved_tensors
     decoded = _decode(ctx.scheme_text, ctx.pair_numbers)
     if p is None:
@@ -164,11 +164,11 @@ _activation_backward.register_autograd(_differentiate_again, setup_context=_keep
 
 
 class _EagerActivation(torch.autograd.Function):
-    """The operation and its gradient, called without torch's dispatcher."""
+    """The operation and its gradient for eager calls, which skip torch's dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """As the registered operation; it keeps the same."""
+        """Compute phi and save the tensors for backward, like the registered operator."""
         x, p, scale, seed, ctx.scheme, ctx.pair, ctx.leave = inputs
         y, ctx.scale = _forward(x, p, scale, seed, ctx.scheme, ctx.pair)
         ctx.save_for_backward(x, p, seed)
@@ -176,7 +176,7 @@ class _EagerActivation(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """As the registered one, which has a gradient in its turn, and takes several at once, where that is asked."""
+        """Compute the gradients. Higher derivatives and batched gradients go through the registered operator."""
         (g,), scale = grad_outputs, ctx.scale
         x, p, seed = ctx.saved_tensors
         if torch.is_grad_enabled() or batched(g):

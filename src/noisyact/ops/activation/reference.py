@@ -1,4 +1,4 @@
-"""The operation in plain torch: what every fast path must equal, and the path where there is no fast one."""
+"""The activation in plain torch: the reference for every fast path, and the fallback without one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["backward", "forward", "working_dtype"]
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in: float64 for float64, float32 for everything shorter."""
+    """The dtype of the computation: float64 for float64 input, float32 otherwise."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def forward(
     x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> Tensor:
-    """phi of x's shape and dtype; seed None gives the expectation."""
+    """phi in x's shape and dtype, or the expectation if seed is None."""
     wide_x, wide_p, wide_scale, xi = _widen(x, p, scale, seed)
     return equations.phi(wide_x, pair, scheme, wide_scale, wide_p, xi).to(x.dtype)
 
@@ -29,7 +29,7 @@ def forward(
 def backward(
     g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of p (empty where there is no p)."""
+    """The gradients of x and of p (empty without a p)."""
     wide_x, wide_p, wide_scale, xi = _widen(x, p, scale, seed)
     wide_g = g.to(wide_x.dtype)
     paths = equations.path_derivatives(wide_x, pair, scheme, wide_scale, wide_p, xi)

@@ -1,4 +1,4 @@
-"""The operation by the Triton kernels: float32 and shorter floats on a CUDA device, computed in float32."""
+"""The activation by the Triton kernels: float32 and 16-bit floats on a CUDA device, computed in float32."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from noisyact.schemes import Scheme
 __all__ = ["at", "backward", "forward", "function_constants", "readable", "serves"]
 
 TILE = 1024
-"""Elements that a program takes at once: 8 for each of its threads."""
+"""The number of elements that a program processes at a time: 8 for each thread."""
 WARPS = 4
 PROGRAMS = 2048
-"""At least so many, if there are as many tiles: several for each multiprocessor of a large GPU."""
+"""The minimum number of programs, if there are that many tiles: several for each multiprocessor of a large GPU."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HARD, _NO_NOISE = 0, -1  # phi.py's HARD and NONE, which cannot be imported before Triton is
+_HARD, _NO_NOISE = 0, -1  # HARD and NONE of phi.py; importing them would import Triton
 
 
 def serves(x: Tensor) -> bool:
-    """Whether the Triton kernels can take x. The environment variable NOISYACT_TRITON=0 says no."""
+    """Whether the Triton kernels support x. The environment variable NOISYACT_TRITON=0 disables them."""
     return x.device.type == "cuda" and x.dtype in _DTYPES and _present(x.device.index)
 
 
@@ -41,7 +41,7 @@ def forward(
     x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair,
     used: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """As reference.forward; the scale that is read from memory is left in `used`, if there is one, for backward."""
+    """Compute reference.forward by the Triton kernel, which stores the scale it has read in `used` for backward."""
     x, p = readable(x, x), None if p is None else readable(x, p)
     y = torch.empty_like(x)
     n, features = x.numel(), 1 if p is None else p.numel()
@@ -57,7 +57,7 @@ def backward(
     g: Tensor, x: Tensor, p: Tensor | None, scale: Tensor | float, seed: Tensor | None, scheme: Scheme, pair: HardPair,
     summed: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As reference.backward; the gradient of p, unless it is to be summed, in float32 parts, [parts, p]."""
+    """Compute reference.backward by the Triton kernel. Unless `summed`, the gradient of p is in float32 parts."""
     check_gradient(g, x)
     g, x, p = readable(x, g), readable(x, x), None if p is None else readable(x, p)
     gx = torch.empty_like(x)
@@ -72,15 +72,15 @@ def backward(
         _launchers(*_settings(tensors[1:], scheme, pair))[1]((programs,), tensors, (n, features))
     if p is None or partial is None:
         return gx, x.new_zeros(0)
-    # No atomic sums: the programs are as many, and their parts are added in the same order, at every call.
+    # No atomic sums: every call has the same number of programs and adds their parts in the same order.
     partial = partial.view(-1, features)
     return gx, partial.sum(0).reshape(p.shape).to(p.dtype) if summed else partial
 
 
 def _programs(n: int, features: int) -> int:
-    """How many programs share the tiles. The more tiles a program has, the fewer parts are to be added up afterwards.
+    """The number of programs that share the tiles. Fewer programs leave fewer partial sums to add.
 
-    With several features the programs' tiles are together a whole number of rows, or there is a program for each tile.
+    With several features, one tile of every program together covers whole rows, or there is one program per tile.
     """
     tiles = -(-n // TILE)
     wanted = max(PROGRAMS, tiles // (8 if features == 1 else 32))
@@ -89,14 +89,14 @@ def _programs(n: int, features: int) -> int:
 
 
 def readable(x: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor as the kernels take it: where x is, one element after the other."""
+    """Return a contiguous tensor for a kernel, or raise a ValueError if it is not on x's device."""
     if tensor.device != x.device:
-        raise ValueError(f"a kernel takes tensors of one device, not {x.device} and {tensor.device}")
+        raise ValueError(f"a kernel takes tensors on one device, not on {x.device} and {tensor.device}")
     return (tensor.resolve_neg() if tensor.is_neg() else tensor).contiguous()
 
 
 def at(x: Tensor, number: Tensor | float | None) -> Tensor | float | None:
-    """A one-element tensor as the kernels take it: where x is, or, if it can be read without waiting, its value."""
+    """Return a one-element tensor for a kernel: on x's device, or as a float if it is on the CPU."""
     if not isinstance(number, Tensor):
         return number
     if number.numel() != 1:
@@ -107,7 +107,7 @@ def at(x: Tensor, number: Tensor | float | None) -> Tensor | float | None:
 
 
 def _settings(tensors: tuple[Any, ...], scheme: Scheme, pair: HardPair) -> tuple:
-    """What the kernels are compiled for, from x, p, scale and seed among other things."""
+    """The settings that the kernels are compiled for; the tensors begin with x, p, scale and seed."""
     x, p, scale, seed = tensors[:4]
     dtypes = tuple([getattr(t, "dtype", None) for t in (x, p, scale)])
     return p is not None and p.numel() > 1, seed is not None, scheme, pair, TILE, WARPS, dtypes
@@ -117,7 +117,7 @@ def _settings(tensors: tuple[Any, ...], scheme: Scheme, pair: HardPair) -> tuple
 def _launchers(
     per_feature: bool, stochastic: bool, scheme: Scheme, pair: HardPair, tile: int, warps: int, dtypes: tuple
 ) -> tuple[Any, Any]:
-    """Of the forward and of the backward kernel."""
+    """The launchers of the forward and the backward kernel."""
     from noisyact.ops.activation.triton_kernels import backward_kernel, forward_kernel
     from noisyact.ops.triton.launch import Launcher
 
@@ -129,7 +129,7 @@ def _launchers(
 
 
 def function_constants(scheme: Scheme, pair: HardPair, stochastic: bool) -> dict[str, Any]:
-    """What kernels are compiled for of a function: FUNCTION, and EXPECTED where noise is not drawn."""
+    """The compile-time constants of a function: FUNCTION, and EXPECTED, which is None if noise is drawn."""
     noise = scheme.code if stochastic or not scheme.at_input else _NO_NOISE
     return {
         "EXPECTED": None if stochastic else expected_epsilon(scheme),

@@ -1,12 +1,12 @@
-"""The operation in Triton: one pass over memory each way, xi made on the spot from the seed and the place.
+"""The activation in Triton: one pass over memory in each direction; xi is computed from the seed and the position.
 
-Of the noise, element ``64 g + 16 l + j`` takes normal l of counter ``16 g + j``. A tile is GROUPS such groups, and the
-work on it is done in four parts, one for each l, of shape [GROUPS, 16]: a thread has the same counters in all four, so
-that every word it makes is used where it is made, and still reads and writes 16 bytes at a time.
+Element ``64 g + 16 l + j`` uses normal l of counter ``16 g + j``. A tile consists of GROUPS such groups and is
+processed in four parts, one for each l, of shape [GROUPS, 16]. A thread has the same counters in all four parts, so it
+uses every random word that it computes, and still reads and writes 16 bytes at a time.
 
-A program takes every P-th tile, P the number of programs. Where p has one value for each place of a row, P tiles are a
-whole number of rows: a program meets the same places of p in all its tiles, reads them once, and sums their gradients
-where it is. FUNCTION is what phi takes last: SCHEME, LEAK, CLIP, SLOPE, OFFSET, LOW, HIGH, SOFT.
+A program processes every P-th tile, where P is the number of programs. If p has one value for each element of a row, P
+tiles cover whole rows: all tiles of a program use the same elements of p, so the program reads them once and sums their
+gradients in registers. FUNCTION holds the last arguments of phi: SCHEME, LEAK, CLIP, SLOPE, OFFSET, LOW, HIGH, SOFT.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def forward_kernel(
     x_ptr, p_ptr, scale, seed_ptr, y_ptr, used_ptr, n, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr,
     EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
-    """phi of the n elements of x.
+    """Compute phi of the n elements of x.
 
-    p_ptr may be None for p = 1. For the expectation seed_ptr is None, and EXPECTED, else None, is epsilon. The scale is
-    a number or points to one; used_ptr, unless it is None, receives it.
+    p_ptr may be None for p = 1. For the expectation seed_ptr is None and EXPECTED is epsilon; otherwise EXPECTED is
+    None. The scale is a number or a pointer to one. It is stored at used_ptr unless that is None.
     """
     scale = scale_of(scale)
     if used_ptr is not None:
@@ -50,9 +50,9 @@ def backward_kernel(
     g_ptr, x_ptr, p_ptr, scale, seed_ptr, gx_ptr, partial_ptr, n, features, GROUPS: tl.constexpr,
     PER_FEATURE: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x, and of p each program's part: one sum, or one for each place of its tiles.
+    """Compute the gradient of x and each program's part of p's gradient: one sum, or one for each element of a tile.
 
-    Arguments as forward_kernel's. partial_ptr is None where p_ptr is.
+    The arguments are those of forward_kernel. partial_ptr is None if p_ptr is.
     """
     scale = scale_of(scale)
     seed = seed_of(seed_ptr, EXPECTED)
@@ -97,7 +97,7 @@ def _backward_tile(
     g_ptr, x_ptr, ps, scale, seed, gx_ptr, sums, tile, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
     PER_FEATURE: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
-    """Returns the sums with what the tile adds; without PER_FEATURE all of it goes to the first."""
+    """Return the sums including the tile's contribution; without PER_FEATURE only the first sum is used."""
     first = tile.to(tl.int64) * (GROUPS * 64)
     gs = _load(g_ptr + first, rest, GROUPS, WHOLE)
     xs = _load(x_ptr + first, rest, GROUPS, WHOLE)
@@ -122,7 +122,7 @@ def _backward_tile(
 
 @triton.jit
 def scale_of(scale):
-    """The number, or what is pointed to."""
+    """The scale, loaded from memory if it is a pointer."""
     if scale.dtype.is_ptr():
         return tl.load(scale).to(tl.float32)
     else:
@@ -131,7 +131,7 @@ def scale_of(scale):
 
 @triton.jit
 def seed_of(seed_ptr, EXPECTED: tl.constexpr):
-    """The seed, if noise is drawn."""
+    """The seed; 0 if no noise is drawn."""
     if EXPECTED is None:
         return tl.load(seed_ptr)
     else:
@@ -140,19 +140,19 @@ def seed_of(seed_ptr, EXPECTED: tl.constexpr):
 
 @triton.jit
 def _tiles(n, GROUPS: tl.constexpr):
-    """How many whole tiles there are, and how many elements after them."""
+    """The number of whole tiles, and the number of elements after them."""
     return (n // (GROUPS * 64)).to(tl.int32), (n % (GROUPS * 64)).to(tl.int32)
 
 
 @triton.jit
 def tile_places(PART: tl.constexpr, GROUPS: tl.constexpr):
-    """The elements of a part, counted from the tile's first."""
+    """The offsets of a part's elements from the tile's first element."""
     return tl.arange(0, GROUPS)[:, None] * 64 + (tl.arange(0, 16)[None, :] + 16 * PART)
 
 
 @triton.jit
 def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
-    """p for the four parts of each of the program's tiles."""
+    """p for the four parts of a tile; it is the same for all tiles of a program."""
     if p_ptr is None:
         one = tl.full([1, 1], 1.0, tl.float32)
         return one, one, one, one
@@ -171,12 +171,12 @@ def _p(p_ptr, features, GROUPS: tl.constexpr, PER_FEATURE: tl.constexpr):
 
 @triton.jit
 def tile_epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXPECTED: tl.constexpr):
-    """epsilon for the four parts of a tile, where x is one of them; or of several tiles, [tiles, 1, 1], at once."""
+    """epsilon for the four parts of a tile, or of several tiles, [tiles, 1, 1]. x is one part, for its layout."""
     if EXPECTED is not None:
         expected = tl.full([1, 1], EXPECTED, tl.float32)
         return expected, expected, expected, expected
     else:
-        first = tile.to(tl.int64) * (GROUPS * 16)  # the counters of a tile divide 2^32: one upper word for all
+        first = tile.to(tl.int64) * (GROUPS * 16)  # GROUPS * 16 divides 2^32, so a tile has a single upper word
         counter = tl.arange(0, GROUPS)[:, None] * 16 + tl.arange(0, 16)[None, :]
         counter = (first & 0xFFFFFFFF).to(tl.uint32) + counter.to(tl.uint32)
         zero = tl.zeros([1, 1], tl.uint32)
@@ -191,7 +191,7 @@ def tile_epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXP
 
 @triton.jit
 def _beside(counter, x):
-    """The counter, held by the threads that hold x; the compiler would else lay it out anew and move all the noise."""
+    """Give the counter x's layout. Otherwise the compiler would choose another one and have to move all the noise."""
     if INTERPRETED:
         return counter
     else:
@@ -200,7 +200,7 @@ def _beside(counter, x):
 
 @triton.jit
 def _load(pointer, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
-    """The four parts of a tile, which has only rest elements unless it is WHOLE."""
+    """Load the four parts of a tile. Unless it is WHOLE, the tile has `rest` elements."""
     return (
         _load_part(pointer, rest, 0, GROUPS, WHOLE), _load_part(pointer, rest, 1, GROUPS, WHOLE),
         _load_part(pointer, rest, 2, GROUPS, WHOLE), _load_part(pointer, rest, 3, GROUPS, WHOLE),
@@ -210,7 +210,7 @@ def _load(pointer, rest, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
 @triton.jit
 def _load_part(pointer, rest, PART: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):
     places = tile_places(PART, GROUPS)
-    if WHOLE:  # no mask: a mask that could end anywhere would have the elements read one by one
+    if WHOLE:  # without a mask, because Triton would load elements one by one under a mask that may end anywhere
         return tl.load(pointer + places).to(tl.float32)
     else:
         return tl.load(pointer + places, mask=places < rest, other=0.0).to(tl.float32)

@@ -1,1 +1,1 @@
-"""The scores of additive attention, ``e = v . phi(k + q)``, in one pass over the keys on a GPU."""
+"""The scores of additive attention, ``e = v . phi(k + q)``, on a GPU in one pass over the keys."""

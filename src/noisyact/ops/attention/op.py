@@ -1,7 +1,7 @@
-"""The scores of additive attention with their gradients, for keys that a recurrence looks at in every step.
+"""The scores of additive attention with gradients, for keys that a recurrence uses at every step.
 
-Autograd would compute the gradient of all keys at each step and add it to the sum so far. Here each step's backward
-kernel adds its part to one tensor, and only the query has a gradient at every step.
+Autograd would compute the gradient of all keys at each step and add it to the sum. Here the backward kernel of each
+step adds its part to one tensor, and only the query gets a gradient at every step.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["DeferredKeys"]
 
 
 class DeferredKeys:
-    """Keys whose gradients, and those of the v and p that they are scored with, are summed over all queries.
+    """Keys whose gradient is summed over all queries, together with the gradients of v and p.
 
     Args:
         keys: [batch, places, size].
         weight: v, [1, size].
-        p: the function's, or None.
+        p: the p of the noisy function, or None.
     """
 
     def __init__(self, keys: Tensor, weight: Tensor, p: Tensor | None) -> None:
-        self._held = keys, weight, p  # a caller finds this object by their ids
+        self._held = keys, weight, p  # keeps their ids unique, which the caller uses as a key
         sums = _Sums(p)
         self._arguments = (
             deferred_leaf(sums, keys, weight, p), weight.detach()[0], None if p is None else p.detach(), sums,
         )  # fmt: skip
 
     def scores(self, query: Tensor, noise: triton.Noise) -> Tensor:
-        """The scores, [batch, width, places], of a query, [batch, width, size]; the noise has this object's p."""
+        """The scores, [batch, width, places], of a query, [batch, width, size]. noise.p must be this object's p."""
         return _Scores.apply(query, *self._arguments, noise)  # pyright: ignore[reportReturnType]
 
 
@@ -49,9 +49,9 @@ class _Sums:
         self._task = -1
 
     def of_this_pass(self, keys: Tensor, p: Tensor | None) -> triton.Sums:
-        """The sums so far; zeros at first."""
+        """The sums of the current backward pass, which start from zero."""
         now = torch._C._current_graph_task_id()
-        if self._sums is None or self._task != now:  # an earlier pass did not need the gradients and took none
+        if self._sums is None or self._task != now:  # sums of an earlier pass remain if it did not need the gradients
             self._sums, self._task = triton.sums_for(keys, p), now
         return self._sums
 

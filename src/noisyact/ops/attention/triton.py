@@ -16,16 +16,16 @@ from noisyact.schemes import Scheme
 __all__ = ["GROUP", "Function", "Noise", "Sums", "add_gradients", "scores", "serves", "sums_for"]
 
 GROUP = 64
-"""The last dimension is a multiple of this, so that each row begins with a group of the noise."""
+"""The last dimension must be a multiple of this number, so that each row begins with a group of the noise."""
 _SHARE = 16
-"""How many places a program of the gradients' kernel has."""
+"""The number of places that a program of the gradients' kernel processes."""
 _AT_ONCE = 4
-"""How many of them it loads at a time."""
-_SOFT_TANH = (-1, 0.0, False, 1.0, 0.0, -1.0, 1.0, 2)  # phi.py's NONE and SOFT_TANH, not to be imported before Triton
+"""The number of places that such a program loads at a time."""
+_SOFT_TANH = (-1, 0.0, False, 1.0, 0.0, -1.0, 1.0, 2)  # NONE and SOFT_TANH of phi.py; importing would import Triton
 
 
 class Function(NamedTuple):
-    """phi without its tensors: that of a scheme, or the soft tanh where there is no scheme."""
+    """phi without its tensors: a scheme and a pair, or the soft tanh if the scheme is None."""
 
     scheme: Scheme | None = None
     pair: HardPair | None = None
@@ -33,7 +33,7 @@ class Function(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """A function with the noise of one call, in the order in which :func:`scores` takes it."""
+    """A function with the noise of one call: the last arguments of :func:`scores`."""
 
     p: Tensor | None
     scale: Tensor | None
@@ -42,18 +42,18 @@ class Noise(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Gradients summed over several calls; those of v and of p are in parts."""
+    """Gradients summed over several calls. The gradients of v and p are in parts."""
 
     keys: Tensor
-    """[batch, places, size]."""
+    """The gradient of the keys, [batch, places, size]."""
     v: Tensor
-    """[parts, size]."""
+    """The gradient of v in parts, [parts, size]."""
     p: Tensor | None
-    """[parts]."""
+    """The gradient of p in parts, [parts]; None without a p."""
 
 
 def serves(keys: Tensor) -> bool:
-    """Whether the kernels can take such keys, [batch, places, size]."""
+    """Whether the kernels support these keys, [batch, places, size]."""
     right = keys.dtype == torch.float32 and keys.dim() == 3 and keys.numel() > 0 and keys.shape[2] % GROUP == 0
     return right and keys.numel() < 2**31 and obstacle(keys.device) is None
 
@@ -65,12 +65,12 @@ def scores(
     """``e[b, w, s] = sum_a v[a] phi(keys[b, s, a] + query[b, w, a])``.
 
     Args:
-        keys: [batch, places, size], float32, as all tensors here.
+        keys: [batch, places, size]. All tensors but the seed are float32.
         query: [batch, width, size].
         v: [size].
         p: one element, or None for p = 1.
         scale: the scheme's c or sigma; None for the soft tanh.
-        seed: one int64; None where nothing is drawn.
+        seed: one int64; None if no noise is drawn.
         function: phi.
     """
     batch, places, size, width = _sizes(keys, query, v, p)
@@ -84,11 +84,11 @@ def scores(
 
 
 def _sizes(keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None) -> tuple[int, int, int, int]:
-    """Batch, places, size and width of tensors that the kernels can take."""
+    """The batch, places, size and width; raises a ValueError if the kernels do not support the tensors."""
     if keys.dim() != 3 or query.dim() != 3 or keys.shape[2] % GROUP or not (keys.numel() and query.numel()):
         raise ValueError(
-            f"keys [batch, places, size] and query [batch, width, size], with elements and a size that is a multiple "
-            f"of {GROUP}, are wanted, not {tuple(keys.shape)} and {tuple(query.shape)}"
+            f"keys must be [batch, places, size] and query [batch, width, size], not empty and with a size that is a "
+            f"multiple of {GROUP}, not {tuple(keys.shape)} and {tuple(query.shape)}"
         )
     (batch, places, size), width = keys.shape, query.shape[1]
     check(keys, keys=(keys, keys.shape), query=(query, (batch, width, size)), v=(v, (size,)))
@@ -98,21 +98,21 @@ def _sizes(keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None) -> tuple[in
 
 
 def _numbers(keys: Tensor, scale: Tensor | None, seed: Tensor | None, function: Function) -> tuple[Any, Any]:
-    """The scale and the seed as the kernels take them."""
+    """The scale and the seed in the form that the kernels take."""
     if (scale is None) != (function.scheme is None) or (seed is None) == function.stochastic:
         raise ValueError(
-            f"scale={scale}, seed={seed}: a scheme has a scale, and noise that is drawn a seed: {function}"
+            f"scale={scale}, seed={seed}: a scheme needs a scale, and drawn noise needs a seed: {function}"
         )
     return at(keys, scale), at(keys, seed)
 
 
 def _kind(scale: Any) -> Any:
-    """What a kernel is compiled for: a number, or a tensor of a dtype."""
+    """The type of the scale that a kernel is compiled for: float, or a tensor's dtype."""
     return getattr(scale, "dtype", float)
 
 
 def sums_for(keys: Tensor, p: Tensor | None) -> Sums:
-    """Sums that are zero, for keys, [batch, places, size]."""
+    """Sums of zeros for keys, [batch, places, size]."""
     batch, places, size = keys.shape
     parts = batch * -(-places // _SHARE)
     tiles = size // (GROUP * _groups(size, 4))
@@ -126,7 +126,7 @@ def add_gradients(
     g: Tensor, keys: Tensor, query: Tensor, v: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None,
     function: Function, sums: Sums,
 ) -> Tensor:  # fmt: skip
-    """Return the query's gradient, given the gradient g of the scores; add those of keys, v and p to the sums."""
+    """Return the query's gradient for the gradient g of the scores. Add the gradients of keys, v and p to the sums."""
     batch, places, size, width = _sizes(keys, query, v, p)
     tiles, shares = size // (GROUP * _groups(size, 4)), -(-places // _SHARE)
     parts = batch * shares
@@ -135,7 +135,7 @@ def add_gradients(
         p=(sums.p, (parts * tiles,)),
     )  # fmt: skip
     if (sums.p is None) != (p is None):
-        raise ValueError("the gradient of p has a place exactly where there is a p")
+        raise ValueError("sums.p must be None if and only if p is None")
     gq = keys.new_empty(shares, batch, width, size)
     tensors = (
         readable(keys, g), readable(keys, keys), readable(keys, query), readable(keys, v), p,
@@ -149,14 +149,14 @@ def add_gradients(
 
 
 def _groups(size: int, most: int) -> int:
-    """Groups of a tile: the largest power of two, up to `most`, that divides the groups of a row."""
+    """The number of groups in a tile: the largest power of two up to `most` that divides the groups of a row."""
     count = size // GROUP
     return min(count & -count, most)
 
 
 @functools.lru_cache(maxsize=64)
 def _launchers(size: int, function: Function, has_p: bool, scale_kind: Any) -> tuple[Any, Any]:
-    """The launchers of the scores' and of the gradients' kernel; each always takes tensors of the same dtypes."""
+    """The launchers of the two kernels. Each launcher always gets tensors of the same dtypes."""
     from noisyact.ops.attention.triton_kernels import gradients_kernel, scores_kernel
     from noisyact.ops.triton.launch import Launcher
 
@@ -170,7 +170,7 @@ def _launchers(size: int, function: Function, has_p: bool, scale_kind: Any) -> t
         return {"TILES": size // (GROUP * groups), "GROUPS": groups, **constants, "num_warps": warps}
 
     return (
-        Launcher(scores_kernel, sized(forward, 1)),  # with more warps their sums would have to meet in shared memory
-        # Not told how many registers to take: with at most 128, for more programs at once, it took 167 us for 45.
+        Launcher(scores_kernel, sized(forward, 1)),  # several warps would have to add their sums in shared memory
+        # No limit on registers: with at most 128, which lets more programs run at once, it took 167 us instead of 45.
         Launcher(gradients_kernel, {**sized(backward, max(1, backward // 2)), "AT_ONCE": _AT_ONCE}),
     )

@@ -1,8 +1,8 @@
-"""The scores of additive attention in Triton: phi(k + q) and its noise are made where they are summed, never stored.
+"""The scores of additive attention in Triton: phi(k + q) and its noise are summed in registers and never stored.
 
-Element a of score (b, w, s) has the noise that it has in phi of the tensor [batch, width, places, size] made whole: of
-a seed both are the same function. A row of it is SIZE elements, TILES tiles of GROUPS times 64, as in
-ops/activation/triton_kernels.py, so the four parts of a tile are those of that file. FUNCTION is what phi takes last.
+The noise is the same as in phi of the whole tensor k + q, [batch, width, places, size], with the same seed. A row of
+that tensor, `size` elements, consists of TILES tiles of GROUPS times 64 elements. The four parts of a tile are those of
+ops/activation/triton_kernels.py. FUNCTION holds the last arguments of phi.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def scores_kernel(
     keys_ptr, query_ptr, v_ptr, p_ptr, scale, seed_ptr, e_ptr, width, places, TILES: tl.constexpr,
     GROUPS: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
-    """e[b, w, s] = sum_a v[a] phi(k[b, s, a] + q[b, w, a]): a program for each.
+    """e[b, w, s] = sum_a v[a] phi(k[b, s, a] + q[b, w, a]), one program for each score.
 
-    p_ptr may be None for p = 1. For the expectation seed_ptr is None, and EXPECTED, else None, is epsilon. The scale is
-    a number or points to one, or is None where nothing has it.
+    p_ptr may be None for p = 1. For the expectation seed_ptr is None and EXPECTED is epsilon; otherwise EXPECTED is
+    None. The scale is a number, a pointer to one, or None for a function without noise.
     """
     row = tl.program_id(0)
     query = row // places
@@ -49,11 +49,11 @@ def gradients_kernel(
     g_ptr, keys_ptr, query_ptr, v_ptr, p_ptr, scale, seed_ptr, gq_ptr, gk_ptr, gv_ptr, gp_ptr, width, places, share,
     TILES: tl.constexpr, GROUPS: tl.constexpr, AT_ONCE: tl.constexpr, EXPECTED: tl.constexpr, FUNCTION: tl.constexpr,
 ):  # fmt: skip
-    """Of g[b, w, s], the gradients of q in parts, and those of k, v and p added to what is there.
+    """For the gradient g[b, w, s] of the scores, store q's gradient in parts and add to the gradients of k, v and p.
 
-    A program has a tile of one b and `share` of its places: gk is its own there, and its parts of the rest are
-    gq[share, b, w, a], gv[share, b, a] and gp[share, b, tile], which is None where p_ptr is. It has AT_ONCE places on
-    their way from memory at a time: one after the other it would wait for each.
+    A program processes a tile of one b and `share` of its places. It owns that part of gk; its parts of the other
+    gradients are gq[share, b, w, a], gv[share, b, a] and gp[share, b, tile], which is None if p_ptr is. It loads
+    AT_ONCE places at a time to hide the memory's latency.
     """
     b, tile, part_of_places = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = part_of_places * tl.num_programs(0) + b
@@ -130,13 +130,13 @@ def _p(p_ptr):
 
 @triton.jit
 def _at(pointer, row, tile, PART: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr):
-    """Where a part of a row's tile is, the row TILES tiles long."""
+    """The addresses of a part of a row's tile; a row has TILES tiles."""
     return pointer + (row * TILES + tile).to(tl.int64) * (GROUPS * 64) + tile_places(PART, GROUPS)
 
 
 @triton.jit
 def _load(pointer, row, tile, TILES: tl.constexpr, GROUPS: tl.constexpr):
-    """The four parts of a row's tile."""
+    """Load the four parts of a row's tile."""
     return (
         tl.load(_at(pointer, row, tile, 0, TILES, GROUPS)), tl.load(_at(pointer, row, tile, 1, TILES, GROUPS)),
         tl.load(_at(pointer, row, tile, 2, TILES, GROUPS)), tl.load(_at(pointer, row, tile, 3, TILES, GROUPS)),
@@ -145,7 +145,7 @@ def _load(pointer, row, tile, TILES: tl.constexpr, GROUPS: tl.constexpr):
 
 @triton.jit
 def _load_rows(pointer, rows, tile, inside, TILES: tl.constexpr, GROUPS: tl.constexpr):
-    """The four parts of a tile of several rows, [rows, 1, 1]; zeros where a row is not inside."""
+    """Load the four parts of a tile of several rows, [rows, 1, 1]; zeros for rows that are not inside."""
     return (
         tl.load(_at(pointer, rows, tile, 0, TILES, GROUPS), mask=inside, other=0.0),
         tl.load(_at(pointer, rows, tile, 1, TILES, GROUPS), mask=inside, other=0.0),
@@ -156,5 +156,5 @@ def _load_rows(pointer, rows, tile, inside, TILES: tl.constexpr, GROUPS: tl.cons
 
 @triton.jit
 def _store_sum(pointer, values, row, tile, PART: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, before=0.0):
-    """The sum over the first dimension, into a part of one row's tile."""
+    """Store `before` plus the sum over the first dimension in a part of one row's tile."""
     tl.store(_at(pointer, row, tile, PART, TILES, GROUPS), before + tl.sum(values, axis=0, keep_dims=True))

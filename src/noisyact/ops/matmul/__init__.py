@@ -1,4 +1,4 @@
-"""Matrix products in float32 on a CPU, for the recurrent layers: the same bits for any number of threads."""
+"""Matrix products in float32 on a CPU for the recurrent layers, bit-identical for any number of threads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["matmul"]
 
 
 _MATMUL = struct.Struct("=3Q7q")
-"""`matmul` in native.c: the addresses of left, right and out; rows, columns, depth; both strides of each factor.
+"""The structure `matmul` of native.c: addresses of left, right and out; rows, columns, depth; the factors' strides.
 
-Filling in a ctypes.Structure takes longer than a small product."""
+A ctypes.Structure takes longer to fill than a small product takes to compute."""
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
@@ -34,13 +34,13 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     out = torch.empty(rows, columns)
     begins = left.data_ptr(), right.data_ptr()
     if 0 in begins and left.numel() and right.numel():
-        raise ValueError("a factor of a product has no memory: its storage was freed")
+        raise ValueError("a factor of a matrix product has no memory: its storage was freed")
     settings = _MATMUL.pack(*begins, out.data_ptr(), rows, columns, depth, *left.stride(), *right.stride())
     if native.function("noisyact_matmul", 1)(settings, native.threads()):
-        raise MemoryError(f"no memory for a product of {tuple(shape)} and {tuple(other)}")
+        raise MemoryError(f"no memory for a matrix product of {tuple(shape)} and {tuple(other)}")
     return out
 
 
 def _misfit(left: Tensor, right: Tensor) -> ValueError:
     factors = " and ".join(f"{tuple(t.shape)} of {t.dtype} on {t.device}" for t in (left, right))
-    return ValueError(f"a product takes float32 matrices [r, k] and [k, c] on the CPU, not {factors}")
+    return ValueError(f"a matrix product takes float32 factors [r, k] and [k, c] on the CPU, not {factors}")

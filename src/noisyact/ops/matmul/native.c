@@ -1,14 +1,14 @@
-/* out = left right, float32, by the same inner loop as the recurrent product.
+/* out = left right in float32, with the same inner loop as the recurrent product.
  *
- * The big products of a recurrent layer take most of its time once the recurrence is fast. torch.mm is up to
- * 5 % slower on an AMD EPYC, and its rounding may depend on the number of threads.
+ * The products over all steps take most of a recurrent layer's time. torch.mm is up to 5 % slower on an AMD EPYC, and
+ * its rounding may depend on the number of threads.
  */
 #include <stdlib.h>
 
 #include "../native/gemm.h"
 #include "../native/threads.h"
 
-#define DEPTH 768 /* of a block: 4 vectors of it stay in the second-level cache while all rows pass by */
+#define DEPTH 768 /* of a block: 4 vectors of this depth stay in the second-level cache for all rows */
 
 typedef struct {
     const float *left, *right;
@@ -18,8 +18,8 @@ typedef struct {
     int64_t right_k, right_column; /* right[k][c] = right[k * right_k + c * right_column] */
 } matmul;
 
-/* Columns first .. first + count of `depth` rows of the right side from k0 on, as [k][vector][lane], zeros past the end.
- * A lane at a time: for a transposed right side reads then run along a row. */
+/* Pack columns first to first + count - 1 of rows k0 to k0 + depth - 1 of the right factor as [k][vector][lane], with
+ * zeros past the end. The last loop goes lane by lane, so that a transposed factor is read along its rows. */
 static void pack_right(const matmul *p, int64_t k0, int64_t depth, int64_t first, int64_t count, float *packed) {
     int64_t present = p->columns - first < count ? p->columns - first : count;
     if (p->right_column == 1) {
@@ -52,7 +52,7 @@ static floats load_columns(const float *from, int64_t present) {
     return load(whole);
 }
 
-/* One group of columns: rows begin .. end, a block of the depth at a time. */
+/* Rows begin to end - 1 of one group of columns, one block of the depth at a time. */
 static void multiply_group(const matmul *p, int64_t begin, int64_t end, int first_vector, int vectors, float *packed) {
     int64_t first = (int64_t)first_vector * LANES;
     for (int64_t k0 = 0; k0 < p->depth; k0 += DEPTH) {
@@ -81,10 +81,10 @@ static void multiply_group(const matmul *p, int64_t begin, int64_t end, int firs
     }
 }
 
-/* Returns 0, or 1 if there is no memory. */
+/* Returns 0, or 1 if memory cannot be allocated. */
 int noisyact_matmul(const matmul *p, int threads) {
-    /* Threads share out the rows, which are many and divide evenly, as long as each has enough of them to make up for
-     * packing all columns itself; beyond that, the columns. */
+    /* The threads divide the rows as long as each has enough rows to outweigh packing all columns itself. Further
+     * threads divide the columns. */
     int64_t tiles = (p->rows + ROWS - 1) / ROWS, enough = p->rows / (16 * ROWS);
     int64_t parts = enough < 1 ? 1 : enough < threads ? enough : threads, share = (threads + parts - 1) / parts;
     int64_t vectors = (p->columns + LANES - 1) / LANES, groups = (vectors + COLUMNS - 1) / COLUMNS;

@@ -1,4 +1,4 @@
-"""The CPU kernels, if this installation has them: a shared library of plain C, found and loaded on first use."""
+"""The CPU kernels of this installation: an optional shared library of plain C, loaded on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch  # before the library is loaded, whose OpenMP calls bind to torch's
+import torch  # must precede loading the library, whose OpenMP calls bind to torch's OpenMP
 
 from noisyact.ops.native.build import LIBRARIES, levels, library_path
 
@@ -37,7 +37,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 
 def runs(level: str) -> bool:
-    """Whether this processor has the instruction set."""
+    """Whether this processor supports the instruction set."""
     needed = {
         "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
         "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
@@ -55,12 +55,12 @@ def _processor_flags() -> frozenset[str]:
 
 
 def library() -> ctypes.CDLL | None:
-    """The loaded library, or None where torch operations have to do."""
+    """The loaded library; None if there is none."""
     return _load()[0]
 
 
 def loaded() -> ctypes.CDLL:
-    """The library, where its presence has been looked at before; an error that says why there is none, if there is."""
+    """The loaded library. Raises a RuntimeError with the reason if there is none."""
     found = library()
     if found is None:
         raise RuntimeError(f"there are no C kernels: {status()}")
@@ -68,23 +68,22 @@ def loaded() -> ctypes.CDLL:
 
 
 def status() -> str:
-    """Which kernels are in use on the CPU, and why."""
+    """A description of the CPU kernels in use, or the reason why there are none."""
     return _load()[1]
 
 
 @functools.cache
 def function(name: str, addresses: int) -> Any:
-    """A function of the library that takes addresses (64-bit numbers pass as such), then the number of threads."""
+    """A function of the library. It takes addresses or 64-bit numbers, and then the number of threads."""
     found = getattr(loaded(), name)
     found.argtypes = [ctypes.c_void_p] * addresses + [ctypes.c_int]
     return found
 
 
 threads: Callable[[], int] = torch.get_num_threads
-"""How many threads a kernel may use: torch's number, but one in a forked process.
+"""The number of threads that a kernel may use: torch's number, but 1 in a forked process.
 
-There GNU's OpenMP would wait forever for the parent's threads, which the child does not have. The results are
-bit-identical.
+GNU's OpenMP would wait forever for the parent's threads, which the child does not have. The results are bit-identical.
 """
 
 

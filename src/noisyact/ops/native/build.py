@@ -1,7 +1,7 @@
-"""Compiles the CPU kernels: plain C, one shared library for each instruction set. Standard library only.
+"""The build of the CPU kernels: plain C, one shared library for each instruction set. Uses only the standard library.
 
-The package build runs this where a C compiler is found; without one the package installs and works all the same, in
-torch. The libraries know nothing of Python or torch, so one build serves every version of both.
+The package build runs this script if it finds a C compiler. Without one the package runs in torch operations. The
+libraries do not depend on Python or torch, so one build works with all their versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 OPS = Path(__file__).parent.parent
 LIBRARIES = Path(__file__).parent / "libraries"
 
-# Best first; the loader takes the first that this processor runs.
+# The fastest first: the loader takes the first one that the processor supports.
 X86_LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64")
 
 _FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
@@ -31,12 +31,12 @@ def levels() -> tuple[str, ...]:
 
 
 def library_path(level: str, folder: Path = LIBRARIES) -> Path:
-    """Where the library for an instruction set lies."""
+    """The path of the library for an instruction set."""
     return folder / f"noisyact-{level}.so"
 
 
 def find_compiler() -> list[str] | None:
-    """The C compiler's command: $CC, else cc, gcc or clang. None without one, or on Windows."""
+    """The C compiler's command: $CC, else cc, gcc or clang. None if there is none, or on Windows."""
     if sys.platform == "win32":
         return None
     chosen = shlex.split(os.environ.get("CC", ""))
@@ -47,12 +47,12 @@ def find_compiler() -> list[str] | None:
 
 
 def build(folder: Path = LIBRARIES, flags: Sequence[str] = (), only: Sequence[str] | None = None) -> list[Path]:
-    """Compile every library that can be; an empty list says that there is no compiler or that it failed.
+    """Compile the libraries and return their paths. The list is empty without a compiler, or if it fails.
 
     Args:
-        folder: receives the libraries.
-        flags: for the compiler and the linker, after our own.
-        only: the instruction sets; None for all.
+        folder: the folder for the libraries.
+        flags: additional flags for the compiler and the linker.
+        only: the instruction sets to compile for; None for all.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -66,8 +66,8 @@ def _build_level(compiler: list[str], level: str, folder: Path, flags: Sequence[
     march = [] if level == "generic" else [f"-march={level}"]
     target, errors = library_path(level, folder), ""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        # OpenMP is used when compiling and not when linking: the calls then bind to the OpenMP that torch has loaded,
-        # and our loops run on torch's own threads. Where that fails (no OpenMP, macOS) the plain build serves.
+        # OpenMP is enabled for compiling but not for linking, so that the calls bind to the OpenMP that torch has
+        # loaded and the loops run on torch's threads. If that fails (no OpenMP, macOS), build without OpenMP.
         for openmp in (["-fopenmp"], []):
             objects = [str(Path(scratch) / f"{i}.o") for i in range(len(sources))]
             commands = [
@@ -88,11 +88,11 @@ def _build_level(compiler: list[str], level: str, folder: Path, flags: Sequence[
 
 
 def _failure(command: list[str]) -> str:
-    """What the compiler said if it failed; nothing if it did not."""
+    """The compiler's error output; empty if it succeeded."""
     done = subprocess.run(command, capture_output=True, text=True)
     return done.stderr or f"{command[0]} failed" if done.returncode else ""
 
 
 if __name__ == "__main__":
     built = build()
-    print("\n".join(map(str, built)) or "no C compiler: the package will run in torch alone")
+    print("\n".join(map(str, built)) or "no library was built: the package will use torch operations")

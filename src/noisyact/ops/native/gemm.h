@@ -1,8 +1,8 @@
-/* Products of a few rows with packed weights, all results in registers.
+/* Products of a few rows with packed weights, with all results in registers.
  *
- * out[r][v] += sum over k of left[r][k * step] * packed[k][v] for up to ROWS rows and up to 4 vectors v. The weights of such
- * a column block are packed as [k][columns][LANES], so that the inner loop reads them in order. Rows are pointers: they
- * need not be neighbours. If all are NULL, they are zeros.
+ * out[r][v] += sum over k of left[r][k * step] * packed[k][v] for up to ROWS rows and up to COLUMNS vectors v. The
+ * weights of such a column block are packed as [k][columns][LANES], so that the inner loop reads them in order. Rows
+ * are given by pointers and need not be adjacent. If all pointers are NULL, the rows are zeros.
  */
 #ifndef NOISYACT_GEMM_H
 #define NOISYACT_GEMM_H
@@ -29,7 +29,7 @@ INLINE void multiply_fixed(const int rows, const int columns, const float *const
         floats w[COLUMNS];
         for (int v = 0; v < columns; v++) {
             w[v] = load(packed + (k * columns + v) * LANES);
-            /* The processor's own prefetching ends with each page, which a block of weights crosses all the time. */
+            /* The hardware prefetcher stops at page boundaries, which a block of weights crosses often. */
             __builtin_prefetch(packed + ((k + AHEAD) * columns + v) * LANES);
         }
         for (int r = 0; r < rows; r++) {
@@ -41,7 +41,7 @@ INLINE void multiply_fixed(const int rows, const int columns, const float *const
         for (int v = 0; v < columns; v++) out[r][v] = sum[r][v];
 }
 
-/* One copy for each number of rows, so that the sums stay in registers. */
+/* One copy of the code for each number of rows, so that the sums stay in registers. */
 INLINE void multiply_columns(int rows, const int columns, const float *const *left, int64_t step, const float *packed,
                              int64_t depth, floats out[ROWS][COLUMNS]) {
     switch (rows) {
@@ -69,7 +69,7 @@ static void multiply_rows(int rows, int columns, const float *const *left, int64
     }
 }
 
-/* A square of LANES vectors turned over its diagonal: neighbours change places, then pairs, then fours and so on. */
+/* One stage of the transposition of LANES vectors: it swaps off-diagonal blocks of s x s elements. */
 INLINE void exchange(floats rows[LANES], const int s) {
 #if defined(__GNUC__) && !defined(__clang__)
     ints low, high;
@@ -101,8 +101,8 @@ INLINE void transpose(floats rows[LANES]) {
     if (LANES > 8) exchange(rows, 8 % LANES);
 }
 
-/* Vectors of columns are taken in groups of at most COLUMNS, as equal as can be, the larger ones spread among the others:
- * then threads that take equal numbers of neighbours have equal work. */
+/* Group g of the vectors of columns. Groups have at most COLUMNS vectors and nearly equal sizes. The larger ones are
+ * spread evenly, so that threads with equal numbers of consecutive groups have equal work. */
 INLINE void group_vectors(int64_t vectors, int64_t groups, int64_t g, int *first, int *count) {
     *first = (int)(vectors * g / groups);
     *count = (int)(vectors * (g + 1) / groups) - *first;

@@ -1,6 +1,6 @@
-/* phi(x, xi) and its derivatives on one vector: the paper's formulas, for every kernel.
+/* phi(x, xi) and its derivatives on one vector: the paper's formulas for all C kernels.
  *
- * ../activation/README.md derives them; noisyact/equations.py is what they must equal. Letters are the paper's.
+ * ../activation/README.md derives them. They must equal noisyact/equations.py. The notation is the paper's.
  */
 #ifndef NOISYACT_PHI_H
 #define NOISYACT_PHI_H
@@ -12,36 +12,36 @@ enum scheme { NAN_SCHEME, NAH, NANI, NANIL, NANIS };
 /* One noisy function. */
 typedef struct {
     int32_t scheme;
-    int32_t stochastic; /* 0: epsilon is `expectation` and nothing is drawn */
+    int32_t stochastic; /* 0: epsilon is `expectation` and no noise is drawn */
     int32_t clip;
-    int32_t one_sided; /* a limit is infinite */
+    int32_t one_sided; /* whether a limit is infinite */
     float expectation;
     float alpha;
     float scale; /* c, or sigma for NANI and NANIS */
     float slope, offset, low, high;
 } unit;
 
-/* h, with NaN staying NaN. */
+/* h; the result is NaN where u is NaN. */
 INLINE floats hard(const unit *a, floats u) { return at_most(at_least(u, every(a->low)), every(a->high)); }
 
-/* u - h; 0 where both are the same infinity, which needs a function that saturates on one side only. */
+/* u - h; 0 where both are the same infinity, which only a one-sided function allows. */
 INLINE floats gap_of(const unit *a, floats h, floats u) {
     floats gap = u - h, zero = every(0.0f);
     return a->one_sided ? pick(above(absolute(gap), zero), gap, zero) : gap;
 }
 
-/* |Delta|, held finite so that p = 0 times an infinite saturation is 0 and not NaN. */
+/* |Delta|, clamped to a finite value so that p = 0 times an infinite saturation is 0 and not NaN. */
 INLINE floats depth_of(const unit *a, floats h, floats u) {
     return at_most(absolute(gap_of(a, h, u)), every(3.0e38f));
 }
 
-/* alpha h + (1 - alpha) u; an infinite u does not matter to alpha = 1. Written without a branch, as below. */
+/* alpha h + (1 - alpha) u without a branch. For alpha = 1 the mask removes an infinite u. */
 INLINE floats leaky(const unit *a, floats h, floats u) {
     const int32_t leaks = a->alpha == 1.0f ? 0 : -1;
     return h + (floats)((ints)((1.0f - a->alpha) * gap_of(a, h, u)) & leaks);
 }
 
-/* g where v lies in the range of h, its ends included: the kinks count as linear. */
+/* g where v lies in the closed range of h, else 0: the kinks count as linear. */
 INLINE floats inside(const unit *a, floats v, floats g) {
     floats zero = every(0.0f);
     return pick(above(v, every(a->high)), zero, pick(above(every(a->low), v), zero, g));
@@ -53,7 +53,7 @@ INLINE ints direction(const unit *a, floats x) {
     return sign_bit(x + 0.0f) ^ turn;
 }
 
-/* sigma of NANI and NANIS, which do not learn it: the noise of NANIS begins at the threshold itself. */
+/* The fixed sigma of NANI and NANIS. The noise of NANIS begins at the threshold itself. */
 INLINE floats fixed_sigma(const unit *a, floats u) {
     floats sigma = every(a->scale);
     if (a->scheme == NANI) return sigma;
@@ -61,12 +61,12 @@ INLINE floats fixed_sigma(const unit *a, floats u) {
     return pick(above(u, every(a->low)), below_high, sigma);
 }
 
-/* Whether all of u lies strictly inside the linear part, where phi is u unless noise is added everywhere. */
+/* Whether all of u lies strictly inside the linear part, where phi = u, except for NANI, which is noisy everywhere. */
 INLINE int linear(const unit *a, floats u) {
     return (a->scheme != NANI) & all(above(every(a->high), u)) & all(above(u, every(a->low)));
 }
 
-/* xi, or |xi| for NAH; the expectation of either is left as it is. */
+/* xi, or |xi| for NAH. An expectation, which is not negative, stays unchanged. */
 INLINE floats epsilon_of(const unit *a, floats xi) { return a->scheme == NAH ? absolute(xi) : xi; }
 
 INLINE floats phi_forward(const unit *a, floats x, floats p, floats xi) {
@@ -100,7 +100,7 @@ INLINE void phi_derivatives(const unit *a, floats x, floats p, floats xi, floats
     mask saturated = above(depth, zero);
     if (a->scheme <= NAH) {
         ints d = direction(a, x);
-        /* Going deeper grows |Delta| by u' outwards, and d points outwards for alpha > 1, inwards otherwise. */
+        /* Moving x outwards increases |Delta| at the rate u'. d points outwards for alpha > 1, else inwards. */
         const float out = a->alpha > 1.0f ? a->slope : -a->slope;
         floats outward = out * absolute(p);
         *phi = leaky(a, h, u) + flip(noise * t, d);

@@ -1,10 +1,9 @@
-/* Standard normal noise from a counter: element i of a tensor gets the same xi for a seed whatever the threads, the
- * blocks or the order, so backward regenerates what forward used and nothing is stored.
+/* Standard normal noise from a counter. The xi of an element depends only on the seed and the element's index, not on
+ * threads, blocks or order, so backward recomputes the noise of forward and nothing is stored.
  *
- * Philox4x32 with 7 rounds, key = the 64-bit seed, counter = (k, k >> 32, 0, 0). One counter gives four words, two
- * Box-Muller pairs, four normals. A group of 64 elements is served by 16 counters: element 64 g + 16 l + j takes normal
- * l of counter 16 g + j, which makes every load and store of a SIMD lane contiguous. noisyact/noise.py is the same in
- * torch.
+ * Philox4x32 with 7 rounds, key = the 64-bit seed, counter = (k, k >> 32, 0, 0). One counter gives four words, and
+ * Box-Muller turns them into four normals. A group of 64 elements uses 16 counters: element 64 g + 16 l + j uses normal
+ * l of counter 16 g + j, so that vector loads and stores are contiguous. noisyact/noise.py computes the same in torch.
  */
 #ifndef NOISYACT_PHILOX_H
 #define NOISYACT_PHILOX_H
@@ -12,10 +11,10 @@
 #include "vector_math.h"
 
 #define PHILOX_ROUNDS 7
-#define COUNTERS 16               /* that serve a group */
+#define COUNTERS 16               /* of a group */
 #define GROUP (4 * COUNTERS)
-#define BLOCK (2 * GROUP)         /* elements the kernels take at a time */
-#define STREAMS 2                 /* vectors of counters in flight: one alone waits for its own results */
+#define BLOCK (2 * GROUP)         /* elements that the kernels process at a time */
+#define STREAMS 2                 /* vectors of counters at a time: a single one would wait for its own results */
 
 INLINE words lane_numbers(void) {
     words lane;
@@ -23,12 +22,12 @@ INLINE words lane_numbers(void) {
     return lane;
 }
 
-/* The four words of each counter (first, c1, c2, c3), of which only the first differs between lanes; several vectors of
- * counters at once, each with its own c1.
+/* The four words of each counter (first, c1, c2, c3), for several vectors of counters at once. Only `first` differs
+ * between lanes, and each vector has its own c1.
  *
- * A product of two words takes a lane of 64 bits, so even and odd lanes go separate ways, each word in the low half of
- * its wide lane. What gathers in the high halves never reaches a low one, and nothing clears it. Before the difference
- * between lanes has spread, one of a round's two products is the same for all: the first two rounds are written out. */
+ * A product of two words needs a lane of 64 bits, so even and odd lanes are processed separately, each word in the low
+ * half of a wide lane. The high halves are never cleared, because they never affect a low half. The first two rounds
+ * are written out, because one of their two products is still the same for all lanes. */
 INLINE void philox(uint64_t seed, const words *first, const uint32_t *c1, uint32_t c2, uint32_t c3, words (*out)[4],
                    const int streams) {
     const uint32_t a = 0xD2511F53u, b = 0xCD9E8D57u;
@@ -65,7 +64,7 @@ INLINE void philox(uint64_t seed, const words *first, const uint32_t *c1, uint32
         for (int n = 0; n < 4; n++) out[s][n] = (words)((c[2 * s][n] & 0xffffffffu) | c[2 * s + 1][n] << 32);
 }
 
-/* Box-Muller. (w0 / 2 + 1/2) 2^-31 is never 0: the radius ends at 6.66. The angle is w1 as a part of a turn. */
+/* Box-Muller. (w0 / 2 + 1/2) 2^-31 is never 0, so the radius is at most 6.66. The angle is w1 / 2^32 turns. */
 INLINE void normal_pair(words w0, words w1, floats *n0, floats *n1) {
     floats radius = square_root(minus_two_log(__builtin_convertvector((ints)(w0 >> 1), floats) + 0.5f)), cosine, sine;
     cosine_sine(w1, &cosine, &sine);
@@ -76,7 +75,7 @@ INLINE void normal_pair(words w0, words w1, floats *n0, floats *n1) {
 /* The 128 normals of the groups 2 b and 2 b + 1. */
 INLINE void normal_block(uint64_t seed, uint64_t block, float xi[BLOCK]) {
     for (int part = 0; part < BLOCK / 4; part += STREAMS * LANES) {
-        uint64_t begin = block * (BLOCK / 4) + (uint64_t)part; /* a multiple of the vectors' size: never carries */
+        uint64_t begin = block * (BLOCK / 4) + (uint64_t)part; /* a multiple of the vector size: lanes never carry */
         words first[STREAMS], w[STREAMS][4];
         uint32_t high[STREAMS];
         for (int s = 0; s < STREAMS; s++) {

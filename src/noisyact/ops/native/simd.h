@@ -1,6 +1,6 @@
-/* Vectors of floats. Arithmetic is the compiler's own (`a * b + c` on these types); what it compiles badly, selections
- * and the widening multiplication, is written here once for each instruction set. The last variant is plain C and runs
- * anywhere.
+/* Vectors of floats. The compiler provides arithmetic on these types (`a * b + c`). Operations that it compiles badly,
+ * such as selections and the widening multiplication, are written here once for each instruction set. The last variant
+ * is plain C and runs on any processor.
  */
 #ifndef NOISYACT_SIMD_H
 #define NOISYACT_SIMD_H
@@ -33,11 +33,11 @@ INLINE floats absolute(floats v) { return (floats)((ints)v & 0x7fffffff); }
 INLINE ints sign_bit(floats v) { return (ints)v & (int32_t)0x80000000; }
 INLINE floats flip(floats v, ints sign) { return (floats)((ints)v ^ sign); }
 
-/* at_least(v, low) and at_most(v, high) are v where v is NaN.
- * has_bit(n, b) says where bit b of n is set.
- * products(v, m) multiplies the low halves of 64-bit lanes with m; what is in the high halves does not matter.
- * Division and the square root are the processor's: they are slow, but they keep other units busy than the
- * multiplications of which everything here has plenty. */
+/* at_least(v, low) and at_most(v, high) are NaN where v is NaN.
+ * has_bit(n, b) is true where bit b of n is set.
+ * products(v, m) multiplies the low halves of 64-bit lanes by m and ignores the high halves.
+ * Division and square root use the processor's slow instructions, because these run on other execution units than the
+ * many multiplications. */
 #if LANES == 16
 
 typedef __mmask16 mask;

@@ -1,4 +1,4 @@
-/* Which thread this is, and of how many; without OpenMP the only one. */
+/* The number of this thread and the number of threads; 0 and 1 without OpenMP. */
 #ifndef NOISYACT_THREADS_H
 #define NOISYACT_THREADS_H
 

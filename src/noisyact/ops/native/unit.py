@@ -1,4 +1,4 @@
-"""What the C kernels are handed: a noisy function as a structure, a tensor as an address."""
+"""Arguments of the C kernels: a noisy function as a structure, a tensor as an address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Unit", "address", "contiguous"]
 
 
 class Unit(ctypes.Structure):
-    """`unit` in phi.h."""
+    """The structure `unit` of phi.h."""
 
     _fields_ = (
         ("scheme", ctypes.c_int32),
@@ -35,7 +35,7 @@ class Unit(ctypes.Structure):
 
     @classmethod
     def of(cls, scheme: Scheme | None, pair: HardPair, scale: float, stochastic: bool) -> Self:
-        """The structure for a scheme and a pair; no scheme is h alone, which is input noise of strength 0."""
+        """The structure for a scheme and a pair. No scheme means h without noise, as NANI with sigma = 0."""
         if scheme is None:
             scheme, scale, stochastic = NANI(sigma=0.0), 0.0, False
         return cls(
@@ -54,18 +54,18 @@ class Unit(ctypes.Structure):
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """The tensor as C reads it: float32, one element after the other."""
+    """The tensor in float32 and contiguous, as the C kernels need it."""
     if tensor.dtype is torch.float32 and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     return tensor.to(torch.float32).resolve_neg().contiguous()
 
 
 def address(tensor: Tensor | None, count: int | None = None) -> int | None:
-    """Where the data of a tensor begins, once C may read and write it there; None, a null pointer, for None.
+    """The address of a tensor's data for a C kernel, after checks; None, a null pointer, for None.
 
     Args:
-        tensor: what :func:`contiguous` gives.
-        count: the elements that C takes it to have.
+        tensor: a result of :func:`contiguous`.
+        count: the number of elements that the kernel expects.
     """
     if tensor is None:
         return None
@@ -76,7 +76,7 @@ def address(tensor: Tensor | None, count: int | None = None) -> int | None:
         )
     elements, begin = tensor.numel(), tensor.data_ptr()
     if count is not None and elements != count:
-        raise ValueError(f"a C kernel was to be given {count} elements, not a tensor of shape {tuple(tensor.shape)}")
+        raise ValueError(f"a C kernel needs a tensor of {count} elements here, not of shape {tuple(tensor.shape)}")
     if begin == 0 and elements:
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
     return begin

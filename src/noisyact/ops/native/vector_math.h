@@ -1,20 +1,20 @@
-/* Elementary functions on vectors, without libm, whose functions branch and cannot be vectorised.
+/* Elementary functions on vectors. libm's functions branch and cannot be vectorised.
  *
- * The coefficients are fits on Chebyshev nodes; each function states its largest error. Inputs are those
- * the callers produce: no function here is general.
+ * The coefficients are fits on Chebyshev nodes, and each comment states the largest error. The functions are valid only
+ * for the inputs that their callers produce.
  */
 #ifndef NOISYACT_VECTOR_MATH_H
 #define NOISYACT_VECTOR_MATH_H
 
 #include "simd.h"
 
-/* Adding 1.5 * 2^23 to a small float rounds it to an integer, which then stands in its low bits. */
+/* Adding 1.5 * 2^23 to a small float rounds it to an integer and puts the integer in the low bits. */
 #define ROUNDER 12582912.0f
 
-/* -2 ln(v / 2^31) for v from 1/2 to 2^31, a relative error of 2e-7.
+/* -2 ln(v / 2^31) for v from 1/2 to 2^31, with a relative error of 2e-7.
  * v / 2^31 = 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)), and ln(1 + m) = 2 artanh(m / (2 + m)). */
 INLINE floats minus_two_log(floats v) {
-    const int32_t root = 0x3f3504f3; /* sqrt(1/2), whence the mantissas are counted */
+    const int32_t root = 0x3f3504f3; /* sqrt(1/2), the smallest value of 1 + m */
     ints bits = (ints)v - (root + (31 << 23));
     floats e = __builtin_convertvector(bits >> 23, floats);
     floats m = (floats)((bits & 0x007fffff) + root) - 1.0f;
@@ -25,9 +25,9 @@ INLINE floats minus_two_log(floats v) {
     return e * -1.38629436112f + s * q;
 }
 
-/* tanh(z / 2) for z >= 0, with full relative precision near zero, where sigma is its square; 3e-7. NaN in, NaN out.
- * e^-z = s (1 + r), s a power of two and r small: w = 1 - e^-z = (1 - s) - s r loses nothing, and tanh(z / 2) is
- * w / (2 - w). */
+/* tanh(z / 2) for z >= 0, with a relative error of 3e-7 even near zero, because sigma is its square. NaN gives NaN.
+ * With e^-z = s (1 + r), s a power of two and r small, w = 1 - e^-z = (1 - s) - s r has no cancellation, and
+ * tanh(z / 2) = w / (2 - w). */
 INLINE floats half_tanh(floats z) {
     floats t = at_least(z * -1.44269504089f, every(-40.0f));
     floats rounded = t + ROUNDER;
@@ -43,7 +43,7 @@ INLINE floats half_tanh(floats z) {
     return w / (2.0f - w);
 }
 
-/* Cosine and sine of w / 2^32 turns: the nearest quarter turn by selection, the rest by polynomial; 1e-7. */
+/* Cosine and sine of w / 2^32 turns with an error of 1e-7: polynomials of the distance to the nearest quarter turn. */
 INLINE void cosine_sine(words w, floats *cosine, floats *sine) {
     words quarters = w + 0x20000000u; /* rounded, in the two high bits */
     floats r = __builtin_convertvector((ints)(w << 2), floats) * 0x1p-34f;

@@ -1,1 +1,1 @@
-"""A recurrent layer in one direction, or one step of a cell, with noise from a seed."""
+"""Operations for a recurrent layer in one direction and for one step of a cell, with noise from a seed."""

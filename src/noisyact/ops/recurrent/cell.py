@@ -1,4 +1,4 @@
-"""One step of a cell whose products are done, as a torch operation in one kernel: C on a CPU, Triton on a GPU."""
+"""The pointwise part of one step of a cell as a torch operation in one kernel: C on a CPU, Triton on a GPU."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def cell(
     kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
     noise: CellNoise, leave: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The pointwise part of one step in one kernel, as :func:`reference.cell` with xi from the seed.
+    """Compute :func:`reference.cell` in one kernel, with xi from the seed.
 
     Args:
-        leave: in backward it is given the gradient of p in parts, [parts, p], which p then does not get.
+        leave: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
 
-    Returns: the new h, and the new c (of no rows except for the LSTM).
+    Returns: the new h, and the LSTM's new c (W_hn h + b_hn for the GRU, zeros for an RNN).
     """
     check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
     tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed)
@@ -35,7 +35,7 @@ def cell(
         if leave is None and has_torch_function((a,)):
             return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
         if plain(*tensors, noise.state_scale, noise.gate_scale):
-            # The same, called without the dispatcher, which takes longer than a kernel does.
+            # Skip torch's dispatcher: its host overhead exceeds the time of a kernel.
             if torch.is_grad_enabled():
                 return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
             return _forward(*tensors, kind, noise)[:2]
@@ -49,7 +49,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The new h; the LSTM's new c or the GRU's W_hn h + b_hn; the pre-activations, which may be `a` itself.
 
-    On a GPU `kept_noise` receives the scales that were used.
+    On a GPU the kernel writes the scales that it used to `kept_noise`.
     """
     if a.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
@@ -64,7 +64,7 @@ def _backward(
     dh: Tensor, dc: Tensor | None, extra: Tensor, gates: Tensor, h: Tensor | None, c: Tensor | None, p: Tensor | None,
     seed: Tensor | None, kind: str, noise: CellNoise,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
-    """The gradients of a, of the GRU's recurrent product, of p in parts, and of c or h past them."""
+    """The gradients of a, of the GRU's recurrent product, of p in parts, and the direct gradient of c or h."""
     if gates.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
 
@@ -75,11 +75,11 @@ def _backward(
 
 
 class _EagerCell(torch.autograd.Function):
-    """The operation and its gradient, as registered below, for calls outside a compiled graph."""
+    """The operation and its gradient for eager calls, which skip torch's dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """What the operation computes, and all that its backward keeps."""
+        """Compute the step and save the tensors for backward."""
         a, _, h, c, p, seed, ctx.kind, noise, ctx.leave = inputs
         ctx.noise = noise.unwritten() if a.is_cuda else noise.kept()
         new_h, extra, gates = _forward(*inputs[:-1], kept_noise=ctx.noise)
@@ -89,7 +89,7 @@ class _EagerCell(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """The registered gradient; the kernels have no second one."""
+        """Compute the gradients. The kernels do not support second derivatives."""
         check_backward("cell", grad_outputs)
         dh, dextra = grad_outputs
         extra, gates, h, c, p, seed = ctx.saved_tensors
@@ -103,7 +103,7 @@ class _EagerCell(torch.autograd.Function):
 
 
 def _in_place(kind: str, p: Tensor | None, da: Tensor, dq: Tensor | None, dp: Tensor | None, carry: Tensor) -> tuple:
-    """The gradients at the places of a, recurrent, h, c and p."""
+    """The gradients of a, recurrent, h, c and p, in this order."""
     dp_ = None if p is None or dp is None else dp.reshape(p.shape).to(p.dtype)
     return da, dq, carry if kind == "gru" else None, carry if kind == "lstm" else None, dp_
 

@@ -1,4 +1,4 @@
-"""What the tensors of a recurrent layer or cell must be, checked before a kernel is given their addresses."""
+"""Checks of the tensors of a recurrent layer or cell, made before a kernel gets their addresses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = [
 class MisfitError(ValueError, RuntimeError):
     """A tensor whose shape, dtype or device does not fit the others.
 
-    torch raises ValueError in some such cases and RuntimeError in others. This is both, so that code written for either
-    catches it.
+    torch raises ValueError in some of these cases and RuntimeError in others. This class is both, so that handlers for
+    either catch it.
 
     >>> issubclass(MisfitError, ValueError) and issubclass(MisfitError, RuntimeError)
     True
@@ -33,17 +33,17 @@ def check_layer(
     kind: str, like: Tensor, width: int, batch: int, h: Tensor | None, c: Tensor | None,
     weights: LayerWeights, seed: Tensor | None, noise: CellNoise,
 ) -> int:  # fmt: skip
-    """Raise an error that names the tensor, unless all tensors of one layer in one direction fit each other.
+    """Raise an error that names a tensor unless all tensors of one layer in one direction fit each other.
 
     Args:
-        like: has the device and the dtype of the layer's input.
-        width: of the layer's input.
-        batch: rows at the first step.
+        like: a tensor with the device and dtype of the layer's input.
+        width: the width of the layer's input.
+        batch: the number of rows at the first step.
         h: [batch, H or projection].
         c: [batch, H].
-        weights: p has one element for each nonlinearity of each unit.
+        weights: the layer's weights; p must have one element for each nonlinearity of each unit.
         seed: one int64.
-        noise: its scales have one element each.
+        noise: the schemes; each scale must have one element.
 
     Returns: the width of the layer's output.
     """
@@ -55,7 +55,7 @@ def check_layer(
     device, dtype, output = like.device, like.dtype, w_hh.shape[1]
     hidden = output if w_hr is None else w_hr.shape[-1]
     wide = GATES[kind] * hidden
-    # One line each, since small layers feel every microsecond here.
+    # Written out instead of a loop, because every microsecond of host overhead counts for small layers.
     _fit("w_ih", w_ih, (wide, width), device, dtype)
     _fit("w_hh", w_hh, (wide, output), device, dtype)
     if b_ih is not None:
@@ -78,10 +78,10 @@ _NEEDED = {"lstm": ("c",), "gru": ("recurrent", "h")}
 def check_cell(
     kind: str, a: Tensor, p: Tensor | None, seed: Tensor | None, noise: CellNoise, **others: Tensor | None
 ) -> None:
-    """The same for one step of a cell, whose products are done. :func:`reference.cell` has the shapes.
+    """Raise an error that names a tensor unless the tensors of :func:`reference.cell` fit each other.
 
     Args:
-        others: the tensors of the step by name: `recurrent` of a's shape, all others [batch, H].
+        others: further tensors of the step by name: `recurrent` has a's shape, all others are [batch, H].
     """
     gates, device, dtype = GATES[kind], a.device, a.dtype
     if a.dim() != 2 or a.shape[1] % gates:
@@ -96,21 +96,21 @@ def check_cell(
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
-    """Raise a ValueError unless the rows at each step are as a PackedSequence has them: none negative, never rising."""
+    """Raise a ValueError unless the sizes are those of a PackedSequence: not negative and never increasing."""
     if not sizes or min(sizes) < 0 or any(now > before for before, now in itertools.pairwise(sizes)):
         raise ValueError(
-            f"batch sizes must be given, be at least 0 and never rise from a step to the next, not {list(sizes)[:20]}"
+            f"batch sizes must not be empty, negative or increase from one step to the next, not {list(sizes)[:20]}"
         )
 
 
 def check_rows(x: Tensor, rows: int) -> None:
     """Raise an error unless x is [rows, input]."""
     if x.dim() != 2 or x.shape[0] != rows:
-        raise MisfitError(f"the input must have {rows} rows, as many as its batch sizes sum to, not {tuple(x.shape)}")
+        raise MisfitError(f"the input must have {rows} rows, the sum of its batch sizes, not shape {tuple(x.shape)}")
 
 
 def no_second_derivative(what: str) -> Callable[..., Any]:
-    """The backward formula of a kernel's backward formula: an error that names the way out."""
+    """A derivative formula for a kernel's backward operator. It raises an error that names the alternative."""
 
     def differentiate(*arguments: Any) -> Any:
         raise RuntimeError(f"a second derivative of a recurrent {what} needs backend='reference'")
@@ -157,6 +157,6 @@ def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device
 
 def _misfit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, dtype: Any) -> MisfitError:
     return MisfitError(
-        f"{name} must be of shape {shape} and {dtype} on {device}, as the input is, not of shape "
+        f"{name} must be of shape {shape} and {dtype} on {device}, like the input, not of shape "
         f"{tuple(tensor.shape)} and {tensor.dtype} on {tensor.device}"
     )

@@ -1,4 +1,4 @@
-"""Watch the nonlinearities of recurrent layers while the reference computes them. The kernels show nothing."""
+"""Observers of the nonlinearities that the reference computes. The kernels do not support observers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Observer", "observed", "observers"]
 
 
 class Observer(Protocol):
-    """Is told of every nonlinearity that the reference evaluates."""
+    """An object that is notified of every nonlinearity that the reference evaluates."""
 
     def begins(self) -> None:
         """Called when a layer begins, once for each direction. A single cell does not call it."""
@@ -29,15 +29,15 @@ class Observer(Protocol):
 
 
 observers: list[Observer] = []
-"""The observers in force, in the order in which they are called."""
+"""The active observers, in the order in which they are called."""
 
 
 @contextlib.contextmanager
 def observed(observer: Observer, alone: bool = False) -> Iterator[None]:
-    """Tell the observer of everything the reference computes inside the context.
+    """Notify the observer of everything that the reference computes inside the context.
 
     Args:
-        alone: suspend all other observers meanwhile.
+        alone: suspend all other observers inside the context.
     """
     others = observers.copy() if alone else []
     for other in others:

@@ -1,7 +1,7 @@
-"""Recurrent layers and cells in plain torch, a step at a time: the reference that every fast path must equal.
+"""Recurrent layers and cells in plain torch, one step at a time: the reference that every fast path must equal.
 
-Rows are those of a PackedSequence: step t has sizes[t] rows, longest sequence first. A rectangular batch has equal
-sizes. The order of gates and biases is torch's.
+Rows are ordered as in a PackedSequence: step t has sizes[t] rows, longest sequence first. In a rectangular batch all
+sizes are equal. The order of gates and biases is torch's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def cell(
     kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, xi: Tensor | None,
     noise: CellNoise,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """One step.
+    """One step of a cell.
 
-    With sigm and tanh the noisy functions, each with its own p and noise:
+    sigm and tanh are the noisy functions, each with its own p and noise:
 
     - LSTM: ``i, f, o = sigm(a_i), sigm(a_f), sigm(a_o)``, ``g = tanh(a_g)``, ``c' = f c + i g``, ``h' = o tanh(c')``;
     - GRU: ``r, z = sigm(a_r + q_r), sigm(a_z + q_z)``, ``n = tanh(a_n + r q_n)``, ``h' = (1 - z) n + z h``;
@@ -36,13 +36,13 @@ def cell(
 
     Args:
         kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
-        a: [B, gates * H], the pre-activations; for the GRU the input's part of them.
-        recurrent: for the GRU q, [B, 3 H], the part of the last h; else None.
-        h: [B, H], the last h (used by the GRU).
-        c: [B, H], the LSTM's last c; else None.
-        p: [nonlinearities, H], or None for 1.
+        a: [B, gates * H], the pre-activations; for the GRU only the input's part.
+        recurrent: q, [B, 3 H], the recurrent part of the GRU's pre-activations; else None.
+        h: [B, H], the previous h (used by the GRU).
+        c: [B, H], the LSTM's previous c; else None.
+        p: [nonlinearities, H], or None for p = 1.
         xi: [B, nonlinearities, H], or None for the expectation.
-        noise: the schemes.
+        noise: the schemes and their scales.
 
     Returns: h' and, for the LSTM, c'.
     """
@@ -87,15 +87,15 @@ def layer(
     Args:
         kind: as in :func:`cell`.
         x: [rows, input].
-        sizes: rows at each step.
-        h: [batch, H or projection], the first h.
-        c: [batch, H], the LSTM's first c; else None.
-        weights: in the dtype of x; p of any shape.
-        xi: [rows, nonlinearities, H] or None.
-        noise: the schemes.
-        reverse: from each sequence's end to its beginning.
+        sizes: the number of rows at each step.
+        h: [batch, H or projection], the initial h.
+        c: [batch, H], the LSTM's initial c; else None.
+        weights: in the dtype of x; p may have any shape.
+        xi: [rows, nonlinearities, H], or None for the expectation.
+        noise: the schemes and their scales.
+        reverse: process each sequence from its end to its beginning.
 
-    Returns: every h, [rows, H or projection]; the last h; the last c.
+    Returns: h at every step, [rows, H or projection]; the final h; the final c.
     """
     w_ih, w_hh, b_ih, b_hh, p, w_hr = weights
     if p is not None:
@@ -107,7 +107,7 @@ def layer(
     outputs: list[Tensor] = [x] * len(sizes)
     for t in reversed(range(len(sizes))) if reverse else range(len(sizes)):
         now, size = slice(ends[t], ends[t + 1]), sizes[t]
-        # Rows beyond `size` are sequences that have ended, or in reverse not yet begun: they keep what they have.
+        # Rows beyond `size` are sequences that have ended or, in reverse, have not begun. Their state does not change.
         q = F.linear(h[:size], w_hh, b_hh)
         a = from_input[now] if kind == "gru" else from_input[now] + q
         new_h, new_c = cell(

@@ -1,4 +1,4 @@
-"""What a call of a recurrent layer is made of: its weights and its noise, the same from Python to C and Triton."""
+"""The weights and the noise of a recurrent layer, in the types that all backends take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LayerWeights(NamedTuple):
         w_hh: [gates * H, H or projection].
         b_ih: [gates * H], or None.
         b_hh: [gates * H], or None.
-        p: [nonlinearities * H], or None for 1.
+        p: [nonlinearities * H], or None for p = 1.
         w_hr: [projection, H], or None without a projection.
     """
 
@@ -64,7 +64,7 @@ class CellNoise(NamedTuple):
         return CellNoise(self.state, self.gate, state, gate, self.hard)
 
     def unwritten(self) -> CellNoise:
-        """As :meth:`kept`, with scales that a GPU kernel is to write: an allocation costs the host less than a copy."""
+        """Like :meth:`kept`, but a GPU kernel writes the scales: an allocation has less host overhead than a copy."""
         state = torch.empty(1, dtype=torch.float32, device=self.state_scale.device)
         gate = state if self.gate_scale is self.state_scale else torch.empty_like(state)
         return CellNoise(self.state, self.gate, state, gate, self.hard)

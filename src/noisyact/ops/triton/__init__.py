@@ -1,6 +1,6 @@
-"""What the GPU kernels share, in Triton: the noise of a counter, phi with its derivatives, programs that wait.
+"""The common parts of the GPU kernels in Triton: noise from a counter, phi with its derivatives, barriers, launches.
 
-Triton is imported by the modules below and by nothing else, so that a program which never meets a GPU never loads it.
+Only the submodules and the kernels import Triton, so that a process that does not use a GPU never loads it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["check", "obstacle", "on"]
 
 @constant
 def obstacle(device: torch.device) -> str | None:
-    """Why the Triton kernels cannot run on a device; None if they can."""
+    """The reason why the Triton kernels cannot run on a device; None if they can."""
     if device.type != "cuda" or torch.version.cuda is None:
-        return f"the input is on {device}, the kernels run on a CUDA device"
+        return f"the input is on {device}, and the kernels run on a CUDA device"
     return _obstacle(torch.cuda.current_device() if device.index is None else device.index)
 
 
@@ -38,14 +38,14 @@ def _obstacle(index: int) -> str | None:
 
 
 def on(device: torch.device) -> Any:
-    """A context in which the device is the current one; none at all where it is, which is nearly always."""
-    # As torch.cuda.current_device, which first looks whether CUDA has been started: a tensor is there, so it has.
+    """A context manager that makes the device current. It does nothing if the device already is."""
+    # torch.cuda.current_device also checks whether CUDA is initialised; here it is, because a tensor is on the device.
     here = device.type != "cuda" or torch._C._cuda_getDevice() == device.index
     return contextlib.nullcontext() if here else torch.cuda.device(device)
 
 
 def check(like: Tensor, **wanted: tuple[Tensor | None, tuple[int, ...]]) -> None:
-    """Raise a ValueError that names the tensor unless all have their shapes, and are float32 where `like` is."""
+    """Raise a ValueError that names a tensor unless all have their shapes and are float32 on the device of `like`."""
     for name, (tensor, shape) in wanted.items():
         if tensor is None or (tensor.shape == shape and tensor.dtype is torch.float32 and tensor.device == like.device):
             continue

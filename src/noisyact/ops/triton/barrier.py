@@ -1,7 +1,7 @@
-"""Programs of one launch that wait for each other: a counter that all of them add to, and a bounded wait.
+"""A barrier for the programs of one launch: a counter that all programs increment, and a bounded wait.
 
-The launch must be cooperative, so that all programs run at once. The wait is bounded: a program that has waited too
-long in one launch raises an alarm that the host can read and continues with NaN as its results.
+The launch must be cooperative, so that all programs run at the same time. A program that has waited too long in one
+launch sets an alarm that the host can read, and continues with NaN as its results.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import triton.language as tl
 
 __all__ = ["PATIENCE", "arrive", "wait"]
 
-PATIENCE = tl.constexpr(1 << 24)  # polls in one launch, about ten seconds of them
+PATIENCE = tl.constexpr(1 << 24)  # the maximum number of polls in one launch, about ten seconds
 
 
 @triton.jit
 def arrive(counter):
     """Signal that this program's stores so far may be read."""
-    tl.debug_barrier()  # all threads have stored; the release below then covers them all
+    tl.debug_barrier()  # waits for the stores of all threads, so that the release below covers them
     tl.atomic_add(counter, 1, sem="release")
 
 
 @triton.jit
 def wait(counter, target, polls):
-    """Wait until the counter reaches the target. Returns the polls of this launch so far."""
+    """Wait until the counter reaches the target. Returns the number of polls of this launch so far."""
     seen = tl.atomic_add(counter, 0, sem="acquire")
     while (seen < target) & (polls < PATIENCE):
         seen = tl.atomic_add(counter, 0, sem="acquire")

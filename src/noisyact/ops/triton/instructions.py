@@ -1,6 +1,6 @@
-"""Elementary functions of float32 by one instruction of the GPU each; Triton's own take several to be right everywhere.
+"""Elementary float32 functions as single GPU instructions. Triton's own functions are more accurate but slower.
 
-Where no GPU runs the kernels (Triton's interpreter) they are the exact functions. All flush subnormal numbers to 0.
+Triton's interpreter, which needs no GPU, uses the exact functions. The instructions flush subnormal numbers to 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def exp2(x):
 
 @triton.jit
 def log2(x):
-    """The logarithm to base 2: error 2^-22, absolute for x in (1/2, 2) and relative elsewhere."""
+    """The base-2 logarithm, with an error of 2^-22: absolute for x in (1/2, 2), relative elsewhere."""
     if INTERPRETED:
         return tl.log2(x)
     else:
@@ -38,7 +38,7 @@ def log2(x):
 
 @triton.jit
 def reciprocal(x):
-    """1 / x, off by one unit in the last place; exact for a power of two."""
+    """1 / x, with an error of one unit in the last place; exact for powers of two."""
     if INTERPRETED:
         return 1.0 / x
     else:

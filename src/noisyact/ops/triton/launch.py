@@ -1,7 +1,7 @@
 """Launches of Triton kernels with little host overhead.
 
-Triton inspects each argument of each call to find the compiled kernel for it. A launcher remembers the kernel for
-arguments of the same kinds and calls it with bare addresses, as Triton does in the end.
+Triton inspects every argument of every call to find the compiled kernel. A launcher caches the kernel for arguments of
+the same kinds and calls it with bare addresses, as Triton itself finally does.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from triton import knobs
 __all__ = ["Launcher"]
 
 
-_LOW_BITS = (15).__and__  # of what is not an int: NotImplemented
+_LOW_BITS = (15).__and__  # returns NotImplemented for arguments that are not integers
 
 
 class Launcher:
-    """A kernel with the constants it is compiled for; its arguments are tensors (or floats, or None), then numbers.
+    """A kernel and its compile-time constants. Its arguments are tensors (or floats, or None), then integers.
 
     Args:
-        kernel: a function under triton.jit whose constants come last.
-        constants: their values, and the options of the compilation.
+        kernel: a triton.jit function whose constants come last.
+        constants: the values of the constants, and the compiler options.
 
-    One launcher must always be given tensors of the same dtypes.
+    All calls of one launcher must have tensors of the same dtypes.
     """
 
     def __init__(self, kernel: Any, constants: dict[str, Any]) -> None:
@@ -38,18 +38,18 @@ class Launcher:
     def __call__(
         self, grid: tuple[int, ...], tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]
     ) -> None:
-        """Launch a grid of programs on the current device, where the tensors are."""
+        """Launch a grid of programs on the current device, which must be that of the tensors."""
         addresses = [t if t is None or type(t) is float else t.data_ptr() for t in tensors]
         if 0 in addresses:
             _check_memory(tensors)
-        # What Triton compiles for besides the dtypes: which addresses and numbers are multiples of 16, which numbers
-        # are 1 or long, and the device.
+        # Besides the dtypes, a compiled kernel depends on the device, on which addresses and numbers are multiples of
+        # 16, and on which numbers are 1 or need 64 bits.
         device = torch._C._cuda_getDevice() if self._compiled else None
         key = (device, _kinds(numbers), *map(_LOW_BITS, addresses))
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._kernel[grid](*tensors, *numbers, **self._constants)
-            if compiled is not None:  # the interpreter compiles nothing
+            if compiled is not None:  # the interpreter returns None
                 self._compiled[(torch.cuda.current_device(), *key[1:])] = compiled
             return
         blocks = (*grid, 1, 1)[:3]
@@ -64,7 +64,7 @@ class Launcher:
 
 
 def _check_memory(tensors: Sequence[Tensor | float | None]) -> None:
-    """Raise for tensors with elements whose storage was freed."""
+    """Raise a ValueError for a tensor whose storage was freed."""
     for t in tensors:
         if isinstance(t, Tensor) and t.numel() and t.data_ptr() == 0:
             raise ValueError(f"a tensor of shape {tuple(t.shape)} on {t.device} has no memory: its storage was freed")
@@ -76,6 +76,6 @@ def _kinds(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _watched() -> bool:
-    """Whether a profiler listens to Triton's launches."""
+    """Whether a profiler has registered launch hooks with Triton."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return bool(getattr(before, "calls", before) or getattr(after, "calls", after))

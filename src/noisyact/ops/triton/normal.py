@@ -1,4 +1,4 @@
-"""Standard normal noise from a counter, in Triton: the same xi as noisyact/noise.py and ops/native/philox.h give."""
+"""Standard normal noise from a counter in Triton, the same xi as in noisyact/noise.py and ops/native/philox.h."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def four_words(seed, c0, c1, c2, c3):
         c2 = (a >> 32).to(tl.uint32) ^ c3 ^ k1
         c1 = b.to(tl.uint32)
         c3 = a.to(tl.uint32)
-        # In 64 bits, since 32 may overflow, which a debug build checks; the compiler narrows it again.
+        # 64 bits, because a debug build reports the overflow of 32 bits. The compiler narrows the sum again.
         k0 = (k0.to(tl.uint64) + 0x9E3779B9).to(tl.uint32)
         k1 = (k1.to(tl.uint64) + 0xBB67AE85).to(tl.uint32)
     return c0, c1, c2, c3
@@ -32,13 +32,13 @@ def four_words(seed, c0, c1, c2, c3):
 
 @triton.jit
 def _product(c, FACTOR: tl.constexpr):
-    """All 64 bits at once: one instruction, where tl.philox takes one for each half."""
+    """All 64 bits of a product in one instruction; tl.philox uses one instruction for each half."""
     return c.to(tl.uint64) * tl.full([1], FACTOR, tl.uint64)
 
 
 @triton.jit
 def normal_pair(w0, w1):
-    """Box-Muller: the radius from 31 bits, never 0; the angle from 32 bits read as a signed part of a turn."""
+    """Box-Muller: the radius from 31 bits, never exactly 0; the angle from 32 bits as a signed fraction of 2 pi."""
     u = (w0 >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
     radius = square_root(_minus_two_logarithm(u))
     angle = w1.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09  # 2 pi / 2^32
@@ -47,7 +47,7 @@ def normal_pair(w0, w1):
 
 @triton.jit
 def _minus_two_logarithm(u):
-    """-2 ln(u) for u in (0, 1]. Near 1, where the instruction's absolute error would be all, by the series."""
+    """-2 ln(u) for u in (0, 1]. Near 1 by a series, because the result is as small as the instruction's error."""
     v = 1.0 - u
     near = v * (2.0 + v * (1.0 + v * 0.6666667))
     return tl.where(v < 0.0078125, near, log2(u) * -1.3862943611198906)

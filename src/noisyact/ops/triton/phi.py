@@ -1,11 +1,11 @@
-"""phi(x, epsilon) and its derivatives in Triton: the paper's formulas, for every GPU kernel.
+"""phi(x, epsilon) and its derivatives in Triton: the paper's formulas for all GPU kernels.
 
-noisyact/equations.py is what they must equal. A function is described by constants of the compilation: SCHEME (a
-scheme's code, or NONE), LEAK (1 - alpha), CLIP, and the pair: SLOPE, OFFSET, LOW, HIGH and SOFT, which replaces the
-clipped line by the sigmoid or the tanh itself.
+They must equal noisyact/equations.py. Compile-time constants describe a function: SCHEME (a scheme's code, or NONE),
+LEAK (1 - alpha), CLIP, and the pair: SLOPE, OFFSET, LOW, HIGH and SOFT, which replaces the clipped line by the sigmoid
+or the tanh itself.
 
-They are written in ``T = tanh(|p| |Delta| / 2)``, from which the signs of Delta and x drop out or become one bit each:
-the derivation is in ops/activation/README.md. It holds since Delta has the sign of -x wherever it is not 0.
+The formulas use ``T = tanh(|p| |Delta| / 2)``, in which the signs of Delta and x cancel or become one bit each.
+ops/activation/README.md derives them. They hold because Delta has the sign of -x wherever it is not 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST = tl.constexpr(3.4028234663852886e38)
 
 @triton.jit
 def _u(x, SLOPE: tl.constexpr, OFFSET: tl.constexpr):
-    """The linearisation; adding 0 is an instruction too, for it makes +0 of -0."""
+    """The linearisation. An offset of 0 is not added: the compiler would keep the addition, which turns -0 into +0."""
     if OFFSET == 0.0:
         return x * SLOPE
     else:
@@ -35,7 +35,7 @@ def _u(x, SLOPE: tl.constexpr, OFFSET: tl.constexpr):
 
 @triton.jit
 def _clip(u, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """u within [LOW, HIGH]; NaN stays NaN, and a side without a limit costs nothing."""
+    """u clipped to [LOW, HIGH]. NaN stays NaN, and a side without a limit needs no instruction."""
     if LOW > float("-inf"):
         u = tl.maximum(u, LOW, propagate_nan=tl.PropagateNan.ALL)
     if HIGH < float("inf"):
@@ -45,13 +45,13 @@ def _clip(u, LOW: tl.constexpr, HIGH: tl.constexpr):
 
 @triton.jit
 def _inside(u, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """Whether u lies in [LOW, HIGH]; NaN does not."""
+    """Whether u lies in [LOW, HIGH]; False for NaN."""
     return _clip(u, LOW, HIGH) == u
 
 
 @triton.jit
 def _h(x, SLOPE: tl.constexpr, OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr):
-    """h."""
+    """h(x)."""
     if SOFT == HARD:
         return _clip(_u(x, SLOPE, OFFSET), LOW, HIGH)
     elif SOFT == SOFT_SIGMOID:
@@ -64,7 +64,7 @@ def _h(x, SLOPE: tl.constexpr, OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl
 def _h_slope(
     x, h, SLOPE: tl.constexpr, OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr
 ):
-    """h'(x), where h is h(x); the kinks count as linear."""
+    """h'(x), given h = h(x). The kinks count as linear."""
     if SOFT == HARD:
         return tl.where(h == _u(x, SLOPE, OFFSET), SLOPE, 0.0)
     elif SOFT == SOFT_SIGMOID:
@@ -75,7 +75,7 @@ def _h_slope(
 
 @triton.jit
 def _gap(h, u, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """Delta = h - u: 0 where both are the same infinity."""
+    """Delta = h - u; 0 where both are the same infinity."""
     if LOW == float("-inf") or HIGH == float("inf"):
         return tl.where(h == u, 0.0, h - u)
     else:
@@ -84,7 +84,7 @@ def _gap(h, u, LOW: tl.constexpr, HIGH: tl.constexpr):
 
 @triton.jit
 def _depth(gap):
-    """|Delta|, held finite so that p = 0 times it is 0."""
+    """|Delta|, clamped to a finite value so that p = 0 times it is 0."""
     return tl.minimum(tl.abs(gap), LARGEST, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -96,7 +96,7 @@ def _t(p, depth):
 
 @triton.jit
 def _with_sign(v, x):
-    """sgn(x) v. The sign bit alone: at 0, where it may mislead, v is 0."""
+    """sgn(x) v by the sign bit of x. At x = 0, where the sign bit may be wrong, v is 0."""
     return (v.to(tl.int32, bitcast=True) ^ (x.to(tl.int32, bitcast=True) & -0x80000000)).to(tl.float32, bitcast=True)
 
 
@@ -111,7 +111,7 @@ def _directed(v, x, LEAK: tl.constexpr):
 
 @triton.jit
 def _leaky(h, gap, LEAK: tl.constexpr):
-    """alpha h + (1 - alpha) u; no leak, no term, so that an infinite Delta makes no NaN."""
+    """alpha h + (1 - alpha) u. Without a leak the term is omitted, because 0 times an infinite Delta is NaN."""
     if LEAK == 0.0:
         return h
     else:
@@ -186,7 +186,7 @@ def phi_derivatives(
             value = _leaky(h, gap, LEAK) + _directed(strength * t, x, LEAK)
             if LEAK < 0.0:
                 through_gap = -through_gap
-            if SOFT == HARD:  # the formula below, and exactly SLOPE in the linear part
+            if SOFT == HARD:  # the same formula as below, but exactly SLOPE in the linear part
                 gx = tl.where(h == _u(x, SLOPE, OFFSET), SLOPE, LEAK * SLOPE - SLOPE * through_gap)
             else:
                 gx = LEAK * SLOPE + (1.0 - LEAK) * h_slope + through_gap * (h_slope - SLOPE)

@@ -1,1 +1,1 @@
-"""Recurrent layers and cells on a CPU, in C."""
+"""Recurrent layers and cells on a CPU, by C kernels."""

@@ -1,4 +1,4 @@
-"""One step of a cell on a CPU by the C kernel, the matrix products done before."""
+"""The pointwise part of one step of a cell on a CPU, by the C kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cell_forward(
     gates = a.detach().clone(memory_format=torch.contiguous_format)
     q, h, c, p = (None if t is None else contiguous(t) for t in (q, h, c, p))
     new_h = torch.empty(call.batch, call.hidden)
-    extra = torch.zeros(call.batch, call.hidden)  # an RNN writes nothing here, and torch compares what it returns
+    extra = torch.zeros(call.batch, call.hidden)  # an RNN does not write it, and torch may compare results
     run(
         "noisyact_cell_forward", call, (None, None, None, None, p), gates, q, new_h if h is None else h,
         new_h if c is None else c, extra, new_h,
@@ -37,7 +37,7 @@ def cell_backward(
     kind: str, dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None,
     p: Tensor | None, seed: Tensor | None, noise: CellNoise,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
-    """The gradients of a, of the GRU's recurrent product, of p for each row, and of c or h past them."""
+    """The gradients of a, of the GRU's recurrent product, of p for each row, and the direct gradient of c or h."""
     call = _call(gates, seed, kind, noise)
     carry = torch.zeros_like(extra) if dc is None else contiguous(dc).clone()
     h, c, p, dh = (None if t is None else contiguous(t) for t in (h, c, p, dh))  # pyright: ignore[reportAssignmentType]
@@ -49,6 +49,6 @@ def cell_backward(
     )  # fmt: skip
     if kind != "gru":
         return dgates, None, dp, carry
-    hidden = call.hidden  # r, z, n through the recurrent product, n through the input
+    hidden = call.hidden  # dgates: r, z, n through the recurrent product, n through the input
     da = torch.cat([dgates[:, : 2 * hidden], dgates[:, 3 * hidden :]], dim=1)
     return da, dgates[:, : 3 * hidden], dp, carry

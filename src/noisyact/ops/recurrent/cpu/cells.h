@@ -1,4 +1,4 @@
-/* One step of one row for up to four vectors of units: the cells themselves, forward and backward. */
+/* The cells, forward and backward: one step of one row for up to four vectors of units. */
 #ifndef NOISYACT_CELLS_H
 #define NOISYACT_CELLS_H
 
@@ -16,7 +16,7 @@ typedef struct {
     uint64_t seed;
     int64_t hidden;
     const float *p;         /* [nonlinearities][hidden] */
-    const float *bias;      /* the GRU's b_hh of its candidate, or NULL */
+    const float *bias;      /* b_hh of the GRU's candidate, or NULL */
 } cell;
 
 typedef struct {
@@ -25,12 +25,12 @@ typedef struct {
 
 INLINE int units_left(const cell *c, int64_t unit) { return c->hidden - unit < LANES ? (int)(c->hidden - unit) : LANES; }
 
-/* A vector of units from a row; past its end, zeros. */
+/* Load a vector of units from a row, with zeros past its end. */
 INLINE floats load_units(const cell *c, const float *row, int64_t unit) {
     if (c->hidden - unit >= LANES) return load(row + unit);
-    float room[LANES] = {0};
-    memcpy(room, row + unit, (size_t)units_left(c, unit) * sizeof(float));
-    return load(room);
+    float padded[LANES] = {0};
+    memcpy(padded, row + unit, (size_t)units_left(c, unit) * sizeof(float));
+    return load(padded);
 }
 
 INLINE void store_units(const cell *c, float *row, int64_t unit, floats v) {
@@ -38,9 +38,9 @@ INLINE void store_units(const cell *c, float *row, int64_t unit, floats v) {
         store(row + unit, v);
         return;
     }
-    float room[LANES];
-    store(room, v);
-    memcpy(row + unit, room, (size_t)units_left(c, unit) * sizeof(float));
+    float padded[LANES];
+    store(padded, v);
+    memcpy(row + unit, padded, (size_t)units_left(c, unit) * sizeof(float));
 }
 
 INLINE void add_units(const cell *c, float *row, int64_t unit, floats v) {
@@ -48,7 +48,7 @@ INLINE void add_units(const cell *c, float *row, int64_t unit, floats v) {
 }
 
 /* The normals of one counter: the xi of nonlinearity n at (step, row, unit) is normal n % 4 of the counter
- * (unit, row, step, n / 4). A pair is made only if one of its two nonlinearities can use it. */
+ * (unit, row, step, n / 4). A pair is computed only if one of its two nonlinearities needs it. */
 INLINE void draw(const cell *c, place at, uint32_t block, int first_pair, int second_pair, floats xi[4]) {
     if (!first_pair && !second_pair) return;
     words units = lane_numbers() + (uint32_t)at.unit, w[1][4];
@@ -58,20 +58,20 @@ INLINE void draw(const cell *c, place at, uint32_t block, int first_pair, int se
     if (second_pair) normal_pair(w[0][2], w[0][3], &xi[2], &xi[3]);
 }
 
-/* Whether a nonlinearity at x needs its noise drawn. */
+/* Whether a nonlinearity at x needs noise. */
 INLINE int wants(const unit *a, floats x) { return (a->stochastic != 0) & !linear(a, x * a->slope + a->offset); }
 
 INLINE floats noise_of(const unit *a, floats xi) { return a->stochastic ? xi : every(a->expectation); }
 
 INLINE floats p_of(const cell *c, int n, int64_t unit) { return load_units(c, c->p + n * c->hidden, unit); }
 
-/* The n-th nonlinearity of the cell at x. */
+/* Nonlinearity n of the cell at x. */
 INLINE floats noisy(const cell *c, const unit *a, int n, int64_t unit, floats x, floats xi) {
     floats u = x * a->slope + a->offset;
     return linear(a, u) ? u : phi_forward(a, x, p_of(c, n, unit), noise_of(a, xi));
 }
 
-/* The same and its derivatives; whether that of p can be other than 0. */
+/* A nonlinearity's value and derivatives. of_p: whether the derivative of p can be nonzero. */
 typedef struct {
     floats phi, dx, dp;
     int of_p;
@@ -86,20 +86,20 @@ INLINE slopes noisy_slopes(const cell *c, const unit *a, int n, int64_t unit, fl
     return s;
 }
 
-/* The gradient g brought back to x, the share of p added to the partial sums. */
+/* The gradient of x for the gradient g of the nonlinearity; the gradient of p is added to the partial sums. */
 INLINE floats back(const cell *c, slopes s, int n, int64_t unit, floats g, float *partial) {
     if (s.of_p) add_units(c, partial + n * c->hidden, unit, g * s.dp);
     return g * s.dx;
 }
 
-/* The gradient of a gate, stored and added to that of its biases. */
+/* Store the gradient of a gate and add it to the gradient of its biases. */
 INLINE void keep_gate(const cell *c, place at, int n, floats da, float *dgates, floats *sums) {
     store_units(c, dgates + n * c->hidden, at.unit, da);
     sums[n] += da;
 }
 
-/* The noise of an LSTM's gates for the rows of a tile, from `at` on, and of the tanh of its c. Two rows at a time: one alone
- * waits for its own results. */
+/* The noise of an LSTM's gates for the rows of a tile, from `at` on. It is drawn for two rows at a time, because a
+ * single row would wait for its own results. */
 INLINE void draw_gates(const cell *c, place at, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
     int wanting[ROWS + 1], pairs[ROWS], count = 0;
     for (int r = 0; r < rows; r++) {
@@ -108,7 +108,7 @@ INLINE void draw_gates(const cell *c, place at, int rows, floats (*a)[COLUMNS], 
         wanting[count] = r;
         count += pairs[r] != 0;
     }
-    wanting[count] = wanting[count > 0 ? count - 1 : 0]; /* the last of an odd number is drawn twice */
+    wanting[count] = wanting[count > 0 ? count - 1 : 0]; /* for an odd count the last row is drawn twice */
     const words units = lane_numbers() + (uint32_t)at.unit, both[2] = {units, units};
     for (int i = 0; i < count; i += 2) {
         const int r[2] = {wanting[i], wanting[i + 1]}, needed = pairs[r[0]] | pairs[r[1]];
@@ -150,7 +150,7 @@ INLINE void lstm_backward(const cell *c, place at, floats dh, const floats *a, c
     store_units(c, carry, at.unit, dc * f);
 }
 
-/* r, z and the candidate n; `recurrent` keeps W_hn h + b_hn for backward. */
+/* r, z and the candidate n. `recurrent` receives W_hn h + b_hn for backward. */
 INLINE void gru_forward(const cell *c, place at, const floats *from_input, const floats *product, float *gates,
                         const float *before_h, float *recurrent, float *h) {
     floats xi[4] = {{0}}, q = product[2];
@@ -189,9 +189,9 @@ INLINE void gru_backward(const cell *c, place at, floats dh, const float *gates,
     store_units(c, carry, at.unit, dh * z.phi);
 }
 
-/* `count` vectors of units: one for an LSTM or a GRU, whose gates fill the columns of the products; several for an RNN.
- * a: the pre-activations; of a GRU the input's part, and product is the recurrent part. xi: of an LSTM's gates. gates: the
- * row that keeps the pre-activations for backward, or NULL. */
+/* `count` vectors of units: one for an LSTM or a GRU, whose gates are the columns of the products; several for an RNN.
+ * a: the pre-activations; for a GRU the input's part, and `product` is the recurrent part. xi: the noise of an LSTM's
+ * gates. gates: the row that receives the pre-activations for backward, or NULL. */
 INLINE void cell_forward(const cell *c, place at, int count, const floats *a, const floats *product, const floats *xi,
                          float *gates, const float *before_h, const float *before_c, float *extra, float *h) {
     if (c->kind == LSTM) {
@@ -208,7 +208,7 @@ INLINE void cell_forward(const cell *c, place at, int count, const floats *a, co
     }
 }
 
-/* One vector of units. a and xi: an LSTM's gates and their noise; others read and draw theirs. sums: of dgates, over rows. */
+/* One vector of units. a, xi: an LSTM's pre-activations and noise; other cells get theirs here. sums: of dgates. */
 INLINE void cell_backward(const cell *c, place at, floats dh, const floats *a, const floats *xi, const float *gates,
                           const float *before_h, const float *before_c, const float *extra, float *carry,
                           float *dgates, float *partial, floats *sums) {

@@ -1,4 +1,4 @@
-/* A layer, the groups in which its units are taken, and its weights packed for the products of a group. */
+/* A layer, the groups in which its units are processed, and its weights packed for the products of a group. */
 #ifndef NOISYACT_LAYER_H
 #define NOISYACT_LAYER_H
 
@@ -16,10 +16,10 @@ typedef struct {
     int64_t batch;
     const int64_t *sizes;
     const int64_t *offsets;
-    int32_t keep; /* what backward needs; without, `extra` is [batch][hidden] and holds the LSTM's c of now */
+    int32_t keep; /* whether backward follows; if not, `extra` is [batch][hidden] and holds the LSTM's current c */
 } layer;
 
-/* The layer with what its cell reads of the weights. */
+/* A copy of the layer whose cell points to p and the bias. */
 static layer with_weights(const layer *l, const weights *w) {
     layer own = *l;
     own.cell.p = w->p;
@@ -29,14 +29,14 @@ static layer with_weights(const layer *l, const weights *w) {
 
 static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
 static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }
-/* An LSTM's or GRU's gates of one vector of units fill the columns; an RNN takes several vectors of units. */
+/* For an LSTM or GRU the columns of a group are the gates of one vector of units, for an RNN several such vectors. */
 static int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
 
 static int64_t packed_size(const layer *l, int64_t depth) {
     return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
 }
 
-/* One vector of units: their rows of a weight, [units][depth], turned into columns `stride` apart. */
+/* Transpose a weight's rows of one vector of units, [units][depth], into columns with the given stride. */
 static void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
     for (int64_t k = 0; k < depth; k += LANES) {
         int64_t some = depth - k < LANES ? depth - k : LANES;
@@ -48,16 +48,16 @@ static void pack_vector(const float *rows, int present, int64_t depth, int64_t s
             continue;
         }
         for (int j = 0; j < LANES; j++) {
-            float room[LANES] = {0};
-            if (j < present) memcpy(room, rows + j * depth + k, (size_t)some * sizeof(float));
-            square[j] = load(room);
+            float padded[LANES] = {0};
+            if (j < present) memcpy(padded, rows + j * depth + k, (size_t)some * sizeof(float));
+            square[j] = load(padded);
         }
         transpose(square);
         for (int64_t i = 0; i < some; i++) store(to + (k + i) * stride, square[i]);
     }
 }
 
-/* One group of W_ih or W_hh, [gates * hidden][depth], packed for the forward product: [k][gate or vector][lane]. */
+/* Pack one group of W_ih or W_hh, [gates * hidden][depth], for the forward product: [k][gate or vector][lane]. */
 static void pack_group(const layer *l, const float *weight, int64_t depth, int group, float *to) {
     const int64_t hidden = l->cell.hidden;
     const int gates = l->cell.gates;
@@ -72,14 +72,14 @@ static void pack_group(const layer *l, const float *weight, int64_t depth, int g
     }
 }
 
-/* Where a group begins in the packed weight. */
+/* The offset of a group in the packed weight. */
 static int64_t group_place(const layer *l, int64_t depth, int group) {
     int first, count;
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     return (int64_t)first * LANES * l->cell.gates * depth;
 }
 
-/* W_hh packed for the backward product, whose depth runs over all gates. */
+/* Pack W_hh for the backward product, whose depth runs over all gates. */
 static void pack_backward(const layer *l, const float *weight, float *packed, int threads) {
     const int64_t hidden = l->cell.hidden, depth = hidden * l->cell.gates;
     const int groups = backward_groups(l), vectors = vectors_of(l);

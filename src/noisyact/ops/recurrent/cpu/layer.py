@@ -1,7 +1,7 @@
 """The recurrent layer on a CPU by the C kernel: float32, hard functions, no projection.
 
-One layer in one direction is one call, the whole time loop inside. The products over all steps at once (the input's
-part, the gradients of the weights and of the input) are in C too. registration.py has the same layer for torch.compile.
+One call runs one layer in one direction, including the time loop. C kernels also compute the products over all steps:
+the input's part, and the gradients of the weights and of the input. registration.py is for torch.compile.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _KINDS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 2}
 
 
 class _Weights(ctypes.Structure):
-    """`weights` in layer.h."""
+    """The structure `weights` of layer.h."""
 
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "p"))
 
 
 class _Cell(ctypes.Structure):
-    """`cell` in cells.h. C sets p and the bias."""
+    """The structure `cell` of cells.h. The C code sets p and the bias."""
 
     _fields_ = (
         ("kind", ctypes.c_int32),
@@ -50,7 +50,7 @@ class _Cell(ctypes.Structure):
 
 
 class _Layer(ctypes.Structure):
-    """`layer` in layer.h."""
+    """The structure `layer` of layer.h."""
 
     _fields_ = (
         ("cell", _Cell),
@@ -65,7 +65,7 @@ class _Layer(ctypes.Structure):
 
 @functools.lru_cache(maxsize=64)
 def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
-    """How many rows there are, and the rows and the first row of each step as C arrays."""
+    """The number of rows, and the number of rows and the first row of each step as C arrays."""
     check_sizes(sizes)
     array = ctypes.c_int64 * len(sizes)
     return sum(sizes), array(*sizes), array(*itertools.accumulate(sizes[:-1], initial=0))
@@ -73,10 +73,10 @@ def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _units(noise: CellNoise, kind: str, gate_scale: float, state_scale: float, drawn: bool) -> tuple[Unit, Unit]:
-    """The sigmoid and the tanh as C structures; the tensors of `noise` are None here."""
+    """The sigmoid and the tanh as C structures. The scales in `noise` are None, to make it a cache key."""
     state_pair, gate_pair = noise.state_pair(kind), noise.gate_pair()
     if not (isinstance(state_pair, HardPair) and isinstance(gate_pair, HardPair)):
-        raise ValueError("hard=False: the C kernel has only the hard functions")
+        raise ValueError("hard=False: the C kernel supports only hard functions")
     gate = Unit.of(noise.gate, gate_pair, gate_scale, drawn)
     return gate, Unit.of(noise.state, state_pair, state_scale, drawn)
 
@@ -84,11 +84,11 @@ def _units(noise: CellNoise, kind: str, gate_scale: float, state_scale: float, d
 class LayerCall:
     """The settings of one call, without its tensors.
 
-    The seed and the scales are read once, so backward uses those of the forward pass. No address of a tensor is kept:
-    storage may be replaced between forward and backward.
+    The seed and the scales are read once, so that backward uses those of the forward pass. Addresses of tensors are not
+    kept, because storage may be replaced between forward and backward.
 
     Args:
-        sizes: rows at each step.
+        sizes: the number of rows at each step.
         keep: whether backward will follow.
     """
 
@@ -99,7 +99,7 @@ class LayerCall:
         self.kind, self.hidden, self.sizes, self.reverse, self.keep = kind, hidden, sizes, reverse, keep
         self.gates, self.nonlinearities, self.batch = GATES[kind], NONLINEARITIES[kind], sizes[0]
         self.width = (4 if kind == "gru" else self.gates) * hidden
-        """Columns of dgates. The GRU has one gate more, the input side of its candidate."""
+        """The number of columns of dgates. The GRU has an additional gate, the input's side of its candidate."""
         self.rows, self._sizes, self._offsets = _steps(tuple(sizes))
         state, gate, state_scale, gate_scale, hard = noise
         schemes = CellNoise(state, gate, None, None, hard)  # pyright: ignore[reportArgumentType]
@@ -116,7 +116,7 @@ class LayerCall:
 
 
 def run(name: str, call: LayerCall, weights: Sequence[Tensor | None], *arguments: Tensor | int | None) -> None:
-    """Call a C function: the layer, its weights (w_ih, w_hh, b_ih, b_hh, p; p of None is 1), then the arguments."""
+    """Call a C function with the layer, its weights (w_ih, w_hh, b_ih, b_hh, p; None means p = 1) and arguments."""
     p = weights[4]
     if p is None:
         p = torch.ones(call.nonlinearities * call.hidden)
@@ -137,13 +137,13 @@ def _check_memory(tensors: Sequence[Tensor | int | None]) -> None:
 
 
 def _ready(tensors: Sequence[Tensor | None]) -> list[Any]:
-    """The tensors as C reads them: one float32 after the other."""
+    """The tensors, contiguous for the C kernels."""
     return [t if t is None else t.resolve_neg().contiguous() for t in tensors]
 
 
 @functools.lru_cache(maxsize=256)
 def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
-    """Whether the input is projected step by step, and the floats that W_hh and W_ih take when packed."""
+    """Whether the input is projected step by step, and the number of floats in the packed W_hh and W_ih."""
     library, structure = native.loaded(), _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden))
     library.noisyact_recurrent_packed_size.restype = ctypes.c_int64
     at = ctypes.byref(structure)
@@ -155,13 +155,13 @@ def layer(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """One layer in one direction, as :func:`reference.layer` with xi from the seed. All tensors are float32.
+    """Compute :func:`reference.layer` with xi from the seed. All tensors but the seed are float32.
 
     Args:
-        sizes: rows at each step.
-        h: the first h; None for zeros, as for c.
+        sizes: the number of rows at each step.
+        h: the initial h; None for zeros. The same holds for c.
 
-    Returns: every h, the last h, and the last c (no rows except for the LSTM).
+    Returns: h at every step, the final h, and the final c (without rows except for the LSTM).
     """
     call = LayerCall(kind, noise, seed, weights.w_hh.shape[1], sizes, reverse, torch.is_grad_enabled())
     if call.keep:
@@ -174,8 +174,8 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
     """Run the layer over x, [rows, input].
 
-    Returns: every h, [rows, H]; the last h and c; and for backward the pre-activations, [rows, gates * H], and the
-    LSTM's every c or the GRU's recurrent parts, [rows, H]. Without backward only the last c, [batch, H], is kept.
+    Returns: h at every step, [rows, H]; the final h and c; and for backward the pre-activations, [rows, gates * H], and
+    the LSTM's c or the GRU's W_hn h + b_hn at every step, [rows, H]. Without `keep`, only the final c is stored.
     """
     x, h0, c0, *weights = _ready((x, h0, c0, *weights[:5]))
     size, hidden, keep = x.shape[1], call.hidden, call.keep
@@ -201,8 +201,8 @@ def backward(
     """The gradients of x, h0, c0, both weights, both biases and p.
 
     Args:
-        gradients: of every h, of the last h and of the last c.
-        kept: every h, the pre-activations and the last result of :func:`forward`.
+        gradients: the gradients of h at every step, of the final h and of the final c.
+        kept: the first and the last two results of :func:`forward`.
     """
     kind, hidden = call.kind, call.hidden
     (dh, dh_n, dc_n), (h, gates, extra) = gradients, kept
@@ -237,7 +237,7 @@ def backward(
 
 
 def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
-    """Which rows hold each sequence's last h: in reverse those of step 0, else those of the sequence's last step."""
+    """The row of each sequence's final h: in reverse that of step 0, else that of the sequence's last step."""
     batch, steps = sizes[0], len(sizes)
     if reverse:
         return slice(0, batch)
@@ -250,9 +250,9 @@ def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
 
 
 def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: Sequence[int], reverse: bool) -> Tensor:
-    """The gradient of W_hh: every row's dgates with the h before it."""
+    """The gradient of W_hh: the product of every row's dgates with the previous h."""
     batch, rows = sizes[0], len(h)
-    if sizes[-1] == batch:  # rectangular: two slices, one step apart
+    if sizes[-1] == batch:  # a rectangular batch: two slices, one step apart
         after, before, entry = slice(batch, None), slice(0, rows - batch), slice(0, batch)
         if reverse:
             after, before, entry = before, after, slice(rows - batch, None)
@@ -272,7 +272,7 @@ def _recurrent_weights(dgates: Tensor, h: Tensor, first: Tensor | None, sizes: S
 def gradients_asked_for(
     gradients: Sequence[Any], wants_x: bool, wants_h0: bool, c0: Tensor | None, weights: LayerWeights
 ) -> tuple:
-    """The results of :func:`backward`, with None for tensors that need none or do not exist."""
+    """The results of :func:`backward`, with None for tensors that need no gradient or do not exist."""
     dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = gradients
     return (
         dx if wants_x else None, dh0 if wants_h0 else None, None if c0 is None else dc0, dw_ih, dw_hh,
@@ -286,7 +286,7 @@ class _EagerLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: LayerCall, *tensors: Any) -> Any:
-        """Run the layer, and save what backward needs."""
+        """Run the layer and save the tensors for backward."""
         x, h0, c0, *weights = tensors
         h, h_n, c_n, gates, extra = forward(call, x, h0, c0, weights)
         ctx.set_materialize_grads(False)
@@ -296,7 +296,7 @@ class _EagerLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """By the kernels, which have no second derivative."""
+        """Compute the gradients. The kernels do not support second derivatives."""
         check_backward("layer", grad_outputs)
         h, gates, extra, x, h0, c0, *tensors = ctx.saved_tensors
         weights = LayerWeights(*tensors)

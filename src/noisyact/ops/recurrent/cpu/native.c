@@ -1,41 +1,41 @@
-/* A noisy LSTM, GRU or RNN layer in one direction on a CPU, float32: the whole time loop in one call.
+/* A noisy LSTM, GRU or RNN layer in one direction on a CPU in float32: the whole time loop in one call.
  *
- * README.md beside this file has the formulas; reference.py is what they must equal. The recurrent product, the noise
- * and the cell are done together, a tile of rows and one vector of units at a time, while the sums are in registers.
- * Tiles depend on the batch alone, and a unit's gradients of p are added by tile and step in a fixed order: the result is
- * the same to the bit for every number of threads.
+ * ../README.md gives the formulas; the results must equal ../reference.py. The recurrent product, the noise and the
+ * cell are computed together for a tile of rows and a vector of units, while the sums are in registers. The tiles
+ * depend only on the batch, and the gradients of p are added in a fixed order of tiles and steps, so the results are
+ * bit-identical for every number of threads.
  *
- * Rows: step t has sizes[t] rows that begin at offsets[t], longest sequence first, as PackedSequence has them; a
- * rectangular batch has equal sizes. Row b of a step follows row b of the step before, or of the step after in reverse.
+ * Step t has sizes[t] rows that begin at offsets[t], longest sequence first, as in a PackedSequence. In a rectangular
+ * batch all sizes are equal. Row b of a step follows row b of the previous step, or of the next step in reverse.
  */
 #include <stdlib.h>
 
 #include "rounds.h"
 
-/* Whether the input is projected step by step. Small weights of both kinds stay in the cache: then it is done when it is
- * needed, and the result is still there. Large ones would come in anew at every step: then all rows pass by each part of
- * them once, and wait in `gates`. */
+/* Whether the input is projected step by step. If both weights fit the cache, the input is projected when it is needed,
+ * and the result is still in registers. Larger weights would be loaded again at every step, so all rows are multiplied
+ * beforehand and the results are stored in `gates`. */
 int noisyact_recurrent_together(const layer *l, int64_t size) {
     return 4 * packed_size(l, size + l->cell.hidden) <= (1 << 19);
 }
 
-/* How many floats W, of this depth, takes when it is packed. */
+/* The number of floats in a packed weight of the given depth. */
 int64_t noisyact_recurrent_packed_size(const layer *l, int64_t depth) { return packed_size(l, depth); }
 
-/* The input's side of a forward pass. */
+/* The input and its weight in a forward pass. */
 typedef struct {
     const float *x, *weight;   /* [rows][size]; W_ih, packed or not */
     const float *b_ih, *b_hh; /* [gates][hidden], or NULL */
     int64_t size;
 } input;
 
-/* Gate and unit of column v of a group's products: an LSTM's or GRU's gates of one vector of units, or an RNN's units. */
+/* The gate and unit of column v of a group's products: a gate of one vector of units or, for an RNN, other units. */
 INLINE place column_of(const cell *c, int first, int v, int64_t *gate) {
     *gate = c->gates == 1 ? 0 : v * c->hidden;
     return (place){0, 0, (int64_t)(c->gates == 1 ? first + v : first) * LANES};
 }
 
-/* The input's part of the pre-activations, with the biases, of some rows and one group of units. */
+/* The input's part of the pre-activations, including the biases, for some rows and one group of units. */
 static void project(const layer *l, const input *in, const float *packed, int64_t row, int rows, int first, int columns,
                     floats sums[ROWS][COLUMNS]) {
     const cell *c = &l->cell;
@@ -43,7 +43,7 @@ static void project(const layer *l, const input *in, const float *packed, int64_
     for (int v = 0; v < columns; v++) {
         int64_t gate, unit = column_of(c, first, v, &gate).unit;
         floats bias = in->b_ih ? load_units(c, in->b_ih + gate, unit) : every(0.0f);
-        /* The GRU's candidate has its own b_hh inside the reset product. */
+        /* The b_hh of the GRU's candidate is multiplied by r and therefore added in the cell. */
         if (in->b_hh && !(c->kind == GRU && v == 2)) bias += load_units(c, in->b_hh + gate, unit);
         for (int r = 0; r < rows; r++) sums[r][v] = bias;
     }
@@ -51,18 +51,18 @@ static void project(const layer *l, const input *in, const float *packed, int64_
     multiply_rows(rows, columns, left, 1, packed, in->size, sums);
 }
 
-/* The same for many rows, into `gates`; `room` is for the group's weights. */
-static void project_rows(const layer *l, const input *in, int64_t begin, int64_t end, int group, float *room,
+/* Project many rows into `gates`. `packed` is a buffer for the group's weights. */
+static void project_rows(const layer *l, const input *in, int64_t begin, int64_t end, int group, float *packed,
                          float *gates) {
     const cell *c = &l->cell;
     int first, count;
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     int columns = c->gates == 1 ? count : c->gates;
-    pack_group(l, in->weight, in->size, group, room);
+    pack_group(l, in->weight, in->size, group, packed);
     for (int64_t row = begin; row < end; row += ROWS) {
         int some = end - row < ROWS ? (int)(end - row) : ROWS;
         floats sums[ROWS][COLUMNS];
-        project(l, in, room, row, some, first, columns, sums);
+        project(l, in, packed, row, some, first, columns, sums);
         for (int r = 0; r < some; r++)
             for (int v = 0; v < columns; v++) {
                 int64_t gate, unit = column_of(c, first, v, &gate).unit;
@@ -73,12 +73,12 @@ static void project_rows(const layer *l, const input *in, int64_t begin, int64_t
 
 typedef struct {
     const layer *l;
-    const input *in; /* to project step by step, or NULL where that is done */
+    const input *in; /* NULL if the input has been projected beforehand */
     const float *packed, *zeros, *h0, *c0;
     float *gates, *extra, *h;
 } forward_task;
 
-/* Has what a tile is going to write brought to the cache while its products are being done. */
+/* Prefetch the memory that a tile is going to write, while its products are computed. */
 INLINE void expect_forward(const forward_task *task, int64_t row, int rows, int64_t unit) {
     const int64_t hidden = task->l->cell.hidden, gates = task->l->cell.gates;
     for (int64_t end = row + rows; row < end; row++) {
@@ -92,7 +92,7 @@ INLINE void expect_forward(const forward_task *task, int64_t row, int rows, int6
 static void forward_work(const void *given, int64_t round, int group, int tile) {
     const forward_task *task = given;
     const layer *l = task->l;
-    const cell own = l->cell, *c = &own; /* a copy that no store can change: its numbers stay in registers */
+    const cell own = l->cell, *c = &own; /* a copy that no store can alias, so that its fields stay in registers */
     const int64_t hidden = c->hidden, t = l->reverse ? l->steps - 1 - round : round;
     const int rows = rows_of(l, l->sizes[t], tile);
     const int64_t b = tile_begin(l, tile);
@@ -130,13 +130,12 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
     }
 }
 
-/* x: [rows][size].
- * packed: room for W_hh, packed, and for W_ih if that is used step by step.
- * gates: [rows][gates][hidden], receives the pre-activations; without `keep` it is room for the input's part of all rows,
- * not used if that is made step by step.
- * extra: [rows][hidden], the LSTM's c or the GRU's recurrent part of its candidate; without `keep` [batch][hidden], in:
- * the LSTM's first c, out: its last. h: [rows][hidden].
- * Returns 0, or 1 if there is no memory. */
+/* x: [rows][size]. h: [rows][hidden].
+ * packed: a buffer for the packed W_hh, and for W_ih if the input is projected step by step.
+ * gates: [rows][gates][hidden], receives the pre-activations; without `keep`, a buffer for the input's part of all
+ * rows, unused if the input is projected step by step.
+ * extra: [rows][hidden], the LSTM's c or the GRU's W_hn h + b_hn; without `keep`, [batch][hidden], the LSTM's c.
+ * Returns 0, or 1 if memory cannot be allocated. */
 int noisyact_recurrent_forward(const layer *given, const weights *w, const float *x, int64_t size, float *packed,
                                float *gates, float *extra, float *h, const float *h0, const float *c0, int threads) {
     const layer own = with_weights(given, w), *l = &own;
@@ -145,12 +144,12 @@ int noisyact_recurrent_forward(const layer *given, const weights *w, const float
     float *packed_ih = packed + packed_size(l, l->cell.hidden);
     if (rows == 0 || l->cell.hidden == 0) return 0;
     const input in = {x, together ? packed_ih : w->w_ih, w->b_ih, w->b_hh, size};
-    const size_t room = together ? 0 : (size_t)(COLUMNS * LANES * size); /* for each thread, one group of W_ih */
+    const size_t group_size = together ? 0 : (size_t)(COLUMNS * LANES * size); /* of W_ih; one buffer per thread */
     float *zeros = calloc((size_t)l->cell.hidden, sizeof(float));
-    float *rooms = aligned_alloc(64, (size_t)threads * room * sizeof(float));
-    if (zeros == NULL || (rooms == NULL && room > 0)) {
+    float *buffers = aligned_alloc(64, (size_t)threads * group_size * sizeof(float));
+    if (zeros == NULL || (buffers == NULL && group_size > 0)) {
         free(zeros);
-        free(rooms);
+        free(buffers);
         return 1;
     }
     forward_task task = {l, together ? &in : NULL, packed, zeros, h0, c0, gates, extra, h};
@@ -160,12 +159,12 @@ int noisyact_recurrent_forward(const layer *given, const weights *w, const float
         if (together) pack_group(l, w->w_ih, size, g, packed_ih + group_place(l, size, g));
     }
     if (!together) {
-        /* Each group in so many parts that threads have an even share; each part packs the group's weights anew. */
+        /* The rows are divided into enough parts to balance the threads; each part packs the group's weights again. */
         const int parts = groups / 8 >= threads ? 1 : groups / 4 >= threads ? 2 : 4;
         const int64_t part = (rows / parts + ROWS) / ROWS * ROWS;
 #pragma omp parallel num_threads(threads) if (threads > 1)
         {
-            float *mine = rooms + (size_t)THREAD_NUMBER * room;
+            float *mine = buffers + (size_t)THREAD_NUMBER * group_size;
 #pragma omp for collapse(2) schedule(static)
             for (int g = 0; g < groups; g++)
                 for (int64_t begin = 0; begin < rows; begin += part)
@@ -173,7 +172,7 @@ int noisyact_recurrent_forward(const layer *given, const weights *w, const float
         }
     }
     share_out(l, l->steps, groups, threads, forward_work, &task);
-    free(rooms);
+    free(buffers);
     free(zeros);
     return 0;
 }
@@ -186,14 +185,14 @@ typedef struct {
 
 static int64_t width_of(const cell *c) { return c->hidden * (c->kind == GRU ? 4 : c->gates); }
 
-/* An LSTM's kept pre-activations of some rows, at a vector of units, and their noise again. */
+/* Load an LSTM's saved pre-activations of some rows and one vector of units, and recompute their noise. */
 INLINE void load_gates(const cell *c, place at, const float *gates, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
     for (int r = 0; r < rows; r++)
         for (int n = 0; n < 4; n++) a[r][n] = load_units(c, gates + (r * 4 + n) * c->hidden, at.unit);
     draw_gates(c, at, rows, a, xi);
 }
 
-/* As expect_forward, with what is going to be read. */
+/* Prefetch the memory that a tile is going to read and write. */
 INLINE void expect_backward(const backward_task *task, int64_t row, int rows, int64_t unit, int count) {
     const int64_t hidden = task->l->cell.hidden, gates = task->l->cell.gates, width = width_of(&task->l->cell);
     for (int64_t end = row + rows; row < end; row++)
@@ -209,16 +208,16 @@ INLINE void expect_backward(const backward_task *task, int64_t row, int rows, in
 static void backward_work(const void *given, int64_t round, int group, int tile) {
     const backward_task *task = given;
     const layer *l = task->l;
-    const cell own = l->cell, *c = &own; /* a copy that no store can change: its numbers stay in registers */
+    const cell own = l->cell, *c = &own; /* a copy that no store can alias, so that its fields stay in registers */
     const int64_t hidden = c->hidden, width = width_of(c), depth = hidden * c->gates;
     const int64_t t = l->reverse ? round : l->steps - 1 - round, b = tile_begin(l, tile);
-    const int last = round == l->steps; /* one round more than steps: the gradient of h0 */
+    const int last = round == l->steps; /* the additional round computes the gradient of h0 */
     const int rows = rows_of(l, last ? l->batch : l->sizes[t], tile);
     int first, count;
     if (rows == 0) return;
     const float *after[ROWS];
     for (int r = 0; r < rows; r++) {
-        /* h0 enters at a sequence's first step: 0, or in reverse its own last. */
+        /* h0 enters at a sequence's first step: step 0, or in reverse the sequence's last step. */
         int64_t entry = l->reverse ? first_step(l->sizes, l->steps, b + r) : 0;
         after[r] = last ? task->dgates + (l->offsets[entry] + b + r) * width
                         : neighbour(l, task->dgates, width, t, b + r, 0);
@@ -237,7 +236,7 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
         floats a[ROWS][COLUMNS], xi[ROWS][4], sums[4] = {{0}};
         if (c->kind == LSTM && !last) load_gates(c, at, task->gates + (l->offsets[t] + b) * width, rows, a, xi);
         for (int r = 0; r < rows; r++, at.row++) {
-            if (last) { /* t is no step then */
+            if (last) { /* t is not a step in this round */
                 store_units(c, task->dh0 + at.row * hidden, at.unit, product[r][v]);
                 continue;
             }
@@ -254,12 +253,12 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
     }
 }
 
-/* dh: [rows][hidden], the gradient from above. carry: [batch][hidden], in: the gradient of the last c (0 for others);
- * out: of c0 (LSTM), or the part of h0's that does not pass the weights (GRU).
- * dgates: [rows][width][hidden]; width 4 for the GRU, whose fourth is the input's side of the candidate, else gates.
- * packed: room for W_hh. sums: [nonlinearities + width][hidden], receives the gradients of p and the sums of dgates.
- * dh0: [batch][hidden], only its part through the weights; or NULL.
- * Returns 0, or 1 if there is no memory. */
+/* dh: [rows][hidden], the gradient of h at every step. carry: [batch][hidden], holds the gradient of the LSTM's final
+ * c (else 0); receives the gradient of c0 (LSTM), or the part of h0's gradient that does not pass the weights (GRU).
+ * dgates: [rows][width][hidden]; width is 4 for the GRU (the fourth is the input's side of the candidate), else gates.
+ * packed: a buffer for W_hh. sums: [nonlinearities + width][hidden], the gradients of p and the sums of dgates.
+ * dh0: [batch][hidden], receives the part of h0's gradient that passes the weights; or NULL.
+ * Returns 0, or 1 if memory cannot be allocated. */
 int noisyact_recurrent_backward(const layer *given, const weights *w, float *packed, const float *gates,
                                 const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
                                 float *carry, float *dgates, float *sums, float *dh0, int threads) {
@@ -269,7 +268,7 @@ int noisyact_recurrent_backward(const layer *given, const weights *w, float *pac
     memset(sums, 0, (size_t)length * sizeof(float));
     if (l->batch == 0) return 0;
     float *zeros = calloc((size_t)width_of(&l->cell), sizeof(float));
-    float *partial = calloc((size_t)(tiles_of(l) * length), sizeof(float)); /* for each tile, so that none waits */
+    float *partial = calloc((size_t)(tiles_of(l) * length), sizeof(float)); /* one for each tile, so that none waits */
     if (zeros == NULL || partial == NULL) {
         free(partial);
         free(zeros);
@@ -285,8 +284,8 @@ int noisyact_recurrent_backward(const layer *given, const weights *w, float *pac
     return 0;
 }
 
-/* The cell alone, for one step whose products are done: `gates` as in the layer, `product` [rows][gates][hidden] the
- * GRU's recurrent part (of others it is in `gates` already). Returns 0, as it needs no memory. */
+/* The pointwise part of one step. `gates` is as in the layer; `product`, [rows][gates][hidden], is the GRU's recurrent
+ * part, which for other cells is already in `gates`. Always returns 0, because it allocates no memory. */
 int noisyact_cell_forward(const layer *given, const weights *w, float *gates, const float *product, const float *before_h,
                           const float *before_c, float *extra, float *h, int threads) {
     const layer own = with_weights(given, w), *l = &own;
@@ -309,7 +308,8 @@ int noisyact_cell_forward(const layer *given, const weights *w, float *gates, co
     return 0;
 }
 
-/* Its gradients; `partial` holds zeros, [batch][nonlinearities][hidden]. `carry` as in the layer. Returns 0. */
+/* The gradients of noisyact_cell_forward. `partial`, [batch][nonlinearities][hidden], must hold zeros and receives p's;
+ * `carry` is as in the layer. Always returns 0. */
 int noisyact_cell_backward(const layer *given, const weights *w, const float *gates, const float *before_h, const float *before_c,
                            const float *extra, const float *dh, float *carry, float *dgates, float *partial,
                            int threads) {

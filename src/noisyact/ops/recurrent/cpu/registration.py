@@ -1,4 +1,4 @@
-"""The recurrent layer on a CPU registered with torch, for torch.compile, torch.export and tensor subclasses."""
+"""The recurrent layer on a CPU as a torch operator, for torch.compile, torch.export and tensor subclasses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def layer(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As :func:`noisyact.ops.recurrent.cpu.layer.layer`, through torch's dispatcher."""
+    """Run :func:`noisyact.ops.recurrent.cpu.layer.layer` through torch's dispatcher."""
     if h is None:
         h = x.new_zeros(sizes[0], weights.w_hh.shape[1])
         c = h if kind == "lstm" else None
@@ -33,7 +33,7 @@ def _checked_call(
     kind: str, x: Tensor, sizes: Tensor, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> LayerCall:  # fmt: skip
-    """The call of an operator, which anybody can reach by torch.ops, if its tensors fit each other."""
+    """The call of an operator. The tensors are checked, because torch.ops lets any code call the operator."""
     steps = sizes.tolist()
     check_sizes(steps)
     check_rows(x, sum(steps))
@@ -82,7 +82,7 @@ def _layer_backward(
 
 
 def _check_kept(call: LayerCall, *tensors: Tensor | None) -> None:
-    """Raise an error unless the gradients and the results of the forward pass have its sizes."""
+    """Raise an error unless the gradients and the results of the forward pass have the right shapes."""
     rows, batch, hidden, gates = call.rows, call.batch, call.hidden, call.gates
     wanted = {
         "dh": (rows, hidden), "dh_n": (batch, hidden), "dc_n": (batch if call.kind == "lstm" else 0, hidden),

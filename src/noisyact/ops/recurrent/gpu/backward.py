@@ -1,13 +1,13 @@
-"""The backward pass of a recurrent layer on a GPU: the same programs and the same exchange as forward, in reverse.
+"""The backward pass of a recurrent layer on a GPU: the programs and the exchange of forward, in reverse order.
 
-At each step a program needs every gradient of a pre-activation that came after: dgates [BB, G H] times W_hh. In a
-large layer these would be more to read than its weights. So programs next to each other are a team: each multiplies a
-slice of them for the units of all, and they exchange the sums. These need one place only: a program writes there again
-after all programs have told that they are a step further.
+At each step a program needs the gradients of all pre-activations of the next step: dgates, [BB, G H], times W_hh. In a
+large layer these would be more to read than the program's weights. Therefore adjacent programs form a team: each
+multiplies a slice of the gradients for the units of the whole team, and they exchange the sums. One slot is enough for
+the sums, because a program overwrites it only after all programs have signalled the next step.
 
-All that does not depend on the gradients is done while waiting for others: the noise is drawn again before the first
-wait, the functions' values and slopes are computed before the last, so that after it there is one multiplication for
-each gate. The gradients of p and of the biases are added up in registers over all steps and written once.
+Work that does not depend on the gradients is done while waiting for other programs: the noise is recomputed before the
+first wait, and the functions' values and slopes before the last, after which one multiplication per gate remains. The
+gradients of p and of the biases are summed in registers over all steps and stored once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def backward_kernel(
     a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
     x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr,
-    layer, first, last, T, B, H, P, slice_size, programs, room, inputs,
+    layer, first, last, T, B, H, P, slice_size, programs, exchange_size, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, PRODUCTS_MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
     DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
@@ -41,20 +41,20 @@ def backward_kernel(
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
     RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Steps first to last - 1, counted from the end of the recurrence; step T is past its beginning and gives dh0.
+    """Run steps first to last - 1, counted from the end of the recurrence. Step T, if included, computes dh0.
 
-    dgates: [rows, G H]; for the GRU [rows, 6 H], those of W_ih x and then those of W_hh h, which differ in n alone.
-    h0, c0, and the gradients of these and of the last h and c, dhn and dcn: [layers, B, H], of which one is used. sums:
-    [batch blocks, the gradients of p where there is a p, then those of i, f, g, o, or of r, z, n through h and n
-    through x], added to from the second launch on (first > 0); if PERSISTENT, out gets them added up: the gradients of
-    p, b_ih and b_hh. packed: room for the weights, and behind them for what teams exchange, [programs, BB, TEAM BU] in
-    float32. exchange: [2, rows of a multiple of BB, G, P] and behind it counters, zeros at first: one for each block of
-    the batch, one for all, one for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: what H and the
-    number of inputs are multiples of, where this launch is all steps and writes the products of dgates too; else 0.
+    dgates: [rows, G H]; for the GRU [rows, 6 H], the gradients of W_ih x and then those of W_hh h, which differ only in
+    n. h0, c0, dh0, dc0, dhn and dcn: [layers, B, H], of which one layer is used; dhn and dcn are the gradients of the
+    final h and c. sums: for each block of the batch the gradients of p (if HAS_P), then the sums of those of i, f, g,
+    o, or of r, z, n through h and n through x; launches with first > 0 add to them. out: if PERSISTENT, the gradients
+    of p, b_ih and b_hh. packed: a buffer for the weights, then for the sums of teams, [programs, BB, TEAM BU] in
+    float32. exchange: [2, rows padded to a multiple of BB, G, P], then counters, initially zero: one for each block of
+    the batch, one for all programs, one for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: a common
+    divisor of H and the number of inputs if this launch also computes the products of dgates, else 0.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
-    WIDE: tl.constexpr = 1 if G == 1 else 4  # gates that have a gradient of their own
-    ROW: tl.constexpr = 6 if KIND == GRU else G  # gates in a row of dgates
+    WIDE: tl.constexpr = 1 if G == 1 else 4  # the number of distinct gradients of gates
+    ROW: tl.constexpr = 6 if KIND == GRU else G  # the number of gates in a row of dgates
     SUMS: tl.constexpr = 0 if not HAS_P else (5 if KIND == LSTM else G)
     pid = tl.program_id(0)
     block = pid // programs
@@ -65,7 +65,7 @@ def backward_kernel(
     inside = in_rows[:, None] & in_units[None, :]
     tile = (layer * B + m)[:, None] * H + n[None, :]
     if RESIDENT:
-        exchange_ptr += layer * room
+        exchange_ptr += layer * exchange_size
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
@@ -75,7 +75,7 @@ def backward_kernel(
     if G > 3:
         p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
     zero = tl.zeros((BB, BU), tl.float32)
-    dh, dc = zero, zero  # what the later steps owe these states, less the product
+    dh, dc = zero, zero  # the gradients of these states from the later steps, without the product
     if HAS_DHN:
         dh = tl.load(dhn_ptr + tile, mask=inside, other=0.0).to(tl.float32)
     if HAS_DCN:
@@ -84,8 +84,8 @@ def backward_kernel(
     db0, db1, db2, db3 = zero, zero, zero, zero
     slot_size = tl.cdiv(B, BB) * BB * G * P
     own = exchange_ptr + m[:, None] * (G * P) + n[None, :]
-    # The inner dimension of the product, all gates of all units, is cut into slices: one for each program of a team, or
-    # else one for each warp or two.
+    # The inner dimension of the product, all gates of all units, is divided into slices: one for each program of a team
+    # or, without teams, one for each warp.
     if TEAM > 1:
         member, line = pid % TEAM, tl.arange(0, TEAM * BU)
         inner = member * slice_size + k
@@ -104,7 +104,7 @@ def backward_kernel(
             packed = packed_ptr + pid.to(tl.int64) * (G * P * BU)
             mine = packed + inner[:, :, None] * BU + tl.arange(0, BU)[None, None, :]
     counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
-    team_counter = counter - block + (2 + tl.cdiv(B, BB) // 32 + pid // TEAM) * 32  # lines of their own
+    team_counter = counter - block + (2 + tl.cdiv(B, BB) // 32 + pid // TEAM) * 32  # each in its own cache line
     polls = 0
     if RESIDENT:
         inner_inside = (k[None, :] < slice_size) & (inner < G * P)
@@ -129,7 +129,7 @@ def backward_kernel(
             size, known = tl.where(i < T, B, 0), tl.where(i < T - 1, B, 0)
         active = inside & (m < size)[:, None]
         row = (offset + m).to(tl.int64)[:, None]
-        had = active & (m < known)[:, None]  # rows whose state before is that of a step; the others' is the first state
+        had = active & (m < known)[:, None]  # rows with a previous step; for the others it is the initial state
         row_before = (offset_before + m).to(tl.int64)[:, None]
         a = a_ptr + row * (G * H) + n[None, :]
         a0 = tl.load(a, mask=active, other=0.0).to(tl.float32)
@@ -164,7 +164,7 @@ def backward_kernel(
                 product = tl.zeros((TEAM * BU, BB), tl.float32)
                 for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
                     mask = in_rows[None, :]
-                    if G % TEAM != 0:  # the last slice may be longer than what is left
+                    if G % TEAM != 0:  # the last slice may extend past the end
                         mask = mask & (inner + k0 < G * P)[:, None]
                     dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
                     product = tl.dot(tl.load(mine + k0), dk, product, input_precision=PRECISION)

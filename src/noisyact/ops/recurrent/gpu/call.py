@@ -1,4 +1,4 @@
-"""What one GPU call of stacked recurrent layers has besides its tensors."""
+"""The settings of a GPU call of stacked recurrent layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["StackCall", "packed_rows", "stack_call"]
 
 
 class StackCall(NamedTuple):
-    """The settings of a call of layers above each other in one direction."""
+    """The settings of a call of stacked layers in one direction."""
 
     kind: str
     noise: CellNoise
@@ -25,9 +25,9 @@ class StackCall(NamedTuple):
     steps: int
     batch: int
     offsets: Tensor | None
-    """[steps + 1], int32: where each step's rows begin, and the end. None where every step has the whole batch."""
+    """[steps + 1], int32: the first row of each step, and the number of rows. None if all steps have the same size."""
     before: Tensor | None
-    """For each row the row of the h before it, as :func:`packed_rows` computes it."""
+    """For each row, the row of the previous h, as computed by :func:`packed_rows`. None if all sizes are equal."""
     reverse: bool
 
 
@@ -35,7 +35,7 @@ def stack_call(
     kind: str, sizes: Sequence[int], seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool,
     device: torch.device,
 ) -> StackCall:  # fmt: skip
-    """The call for these rows at each step."""
+    """The call for the given number of rows at each step."""
     batch = sizes[0]
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, device)
     return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse)
@@ -43,7 +43,7 @@ def stack_call(
 
 @functools.lru_cache(maxsize=8)
 def packed_rows(sizes: tuple[int, ...], reverse: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where each step's rows begin, int32; and for each row that of the h before it in ``[every h; the first h]``."""
+    """The first row of each step, int32; and for each row, the row of the previous h in ``[every h; initial h]``."""
     check_sizes(sizes)
     size = torch.tensor(sizes)
     offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])

@@ -1,8 +1,8 @@
-"""The cells themselves in Triton, on tiles of sequences and units: values forward, factors of the gradients backward.
+"""The cells in Triton on tiles of sequences and units: values for forward, factors of the gradients for backward.
 
-reference.py is what they must equal. Constants of the compilation: KIND; for the sigmoids GATE (a scheme's code),
-GATE_LEAK and GATE_CLIP; for the tanh STATE, STATE_LEAK and STATE_CLIP; IS_HARD; DRAW, whether xi is used or its
-expectation. All numbers are float32.
+They must equal reference.py. The compile-time constants are KIND; GATE (a scheme's code), GATE_LEAK and GATE_CLIP of
+the sigmoids; STATE, STATE_LEAK and STATE_CLIP of the tanh; IS_HARD; and DRAW, which selects xi or its expectation. All
+numbers are float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LSTM, GRU, RNN_TANH, RNN_RELU = (tl.constexpr(code) for code in range(4))
 
 @triton.jit
 def per_unit(pointer, n, inside, PRESENT: tl.constexpr, otherwise: tl.constexpr):
-    """One number for each unit, of shape [1, units]; `otherwise` where there is no such tensor."""
+    """Load one number for each unit, [1, units]; `otherwise` if the tensor is not PRESENT."""
     if PRESENT:
         return tl.load(pointer + n, mask=inside, other=0.0).to(tl.float32)[None, :]
     return (n[None, :] * 0).to(tl.float32) + otherwise
@@ -63,7 +63,7 @@ def sigm(x, p, xi, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.con
 @triton.jit
 def sigm_d(x, p, xi, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, IS_HARD: tl.constexpr,
            DRAW: tl.constexpr):  # fmt: skip
-    """The noisy sigmoid, and its derivatives by x and by p."""
+    """The noisy sigmoid, and its derivatives with respect to x and p."""
     SOFT: tl.constexpr = HARD if IS_HARD else SOFT_SIGMOID
     return phi_derivatives(x, p, _epsilon(xi, SCHEME, DRAW), scale, SCHEME, LEAK, CLIP, 0.25, 0.5, 0.0, 1.0, SOFT)
 
@@ -94,7 +94,7 @@ def lstm_values(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
     STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
 ):  # fmt: skip
-    """The new h, the new c, and the new c as it is kept. Its tanh is that of the kept c, as backward will see it."""
+    """The new h, the new c, and the new c as saved. The tanh is applied to the saved c, which backward will see."""
     gi = sigm(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     gf = sigm(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     gg = tanh(a2, p2, xi2, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
@@ -111,10 +111,10 @@ def lstm_factors(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
     STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
 ):  # fmt: skip
-    """With dh and dc owed to this step, ``dc' = dc + dh to_c``; then what dc', and dh for o, are multiplied with.
+    """The factors of the gradients. With the gradients dh and dc from the later steps, ``dc' = dc + dh to_c``.
 
-    Returns: to_c; of the pre-activations i, f, g (of dc') and o (of dh); f, which hands dc' on; of p: i, f, g (of dc'),
-    o and the tanh of c (of dh).
+    Returns: to_c; the factors of dc' for the pre-activations i, f, g, and of dh for o; f, the factor of dc' for the
+    previous c; the factors of dc' for p of i, f, g, and of dh for p of o and of the tanh of c.
     """
     gi, gi_x, gi_p = sigm_d(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     gf, gf_x, gf_p = sigm_d(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
@@ -133,7 +133,7 @@ def gru_values(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
     STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
 ):  # fmt: skip
-    """The new h, and the candidate's pre-activation; a0 and a1 are whole, a2 is the input's part, q the state's."""
+    """The new h and the candidate's pre-activation. a0 and a1 are complete; a2 is the input's part of it."""
     r = sigm(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     z = sigm(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     a2 = (a2 + r * q).to(dtype).to(tl.float32)
@@ -147,10 +147,10 @@ def gru_factors(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr, STATE: tl.constexpr,
     STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr, DRAW: tl.constexpr,
 ):  # fmt: skip
-    """What dh is multiplied with.
+    """The factors of dh in the gradients.
 
-    Returns: of the pre-activations r, z, n through the recurrent product and n through the input; z, which hands dh
-    on; of p: r, z, n.
+    Returns: the factors for the pre-activations r, z, n through the recurrent product and n through the input; z, the
+    factor for the previous h; the factors for p of r, z, n.
     """
     r, r_x, r_p = sigm_d(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     z, z_x, z_p = sigm_d(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)

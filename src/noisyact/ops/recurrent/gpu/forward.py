@@ -1,11 +1,11 @@
-"""The forward pass of a recurrent layer on a GPU: all time steps in one launch, each program with its own units.
+"""The forward pass of a recurrent layer on a GPU: one launch runs all time steps, and each program owns some units.
 
-A program owns BU units of BB sequences, with their state in registers. At each step it needs every unit's last h: the
-programs of a batch block exchange it through a small buffer of two slots and wait for each other. What does not depend
-on the last h (the input's part, the noise) is fetched and drawn before the wait; what the others do not need is stored
-after they have been told.
+A program keeps the state of BU units of BB sequences in registers. At each step it needs the previous h of all units:
+the programs of a batch block exchange h through a buffer of two slots and wait for each other. Work that does not
+depend on the previous h (the input's part, the noise) is done before the wait. Results that the other programs do not
+need are stored after this program has signalled the others.
 
-reference.py is what this must equal; README.md beside it has the letters.
+The results must equal ../reference.py; ../README.md explains the notation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr,
     kept_gate_scale_ptr, kept_state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr,
     exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr,
-    layer, first, last, T, B, H, P, programs, room, inputs,
+    layer, first, last, T, B, H, P, programs, exchange_size, inputs,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, KEEP_SCALES: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr,
     PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
@@ -38,14 +38,14 @@ def forward_kernel(
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Steps first to last - 1 in the order of the recurrence. h0, c0, hn and cn: [layers, B, H], of which one is used.
+    """Run steps first to last - 1 in the order of the recurrence.
 
-    a: [rows, G H], W_ih x; computed here from x if PRODUCT_MULTIPLE is not 0, as in backward; where KEEP, the rest of
-    the pre-activations is added to it in place. w: [G H, H]. packed: room for the weights as the programs read them.
-    y: [rows, H]. extra: [rows, H], the LSTM's c or the GRU's W_hn h + b_hn, where KEEP. exchange: [2, rows of a
-    multiple of BB, P], zeros at first (but for the first state in its second slot if not PERSISTENT), and behind it a
-    counter for each block of the batch, 0 at first; if RESIDENT `room` numbers for each layer, else this layer's alone:
-    a large layer has no register left for where it begins.
+    h0, c0, hn and cn: [layers, B, H], of which one layer is used. a: [rows, G H], W_ih x; computed here from x if
+    PRODUCT_MULTIPLE is not 0; with KEEP it receives the pre-activations. w: [G H, H]. packed: a buffer for the weights
+    in reading order. y: [rows, H]. extra: with KEEP, [rows, H], the LSTM's c or the GRU's W_hn h + b_hn. exchange:
+    [2, rows padded to a multiple of BB, P], initially zero (unless PERSISTENT, the second slot holds the initial h),
+    then a counter for each block of the batch. If RESIDENT it holds `exchange_size` numbers for each layer, else those
+    of this layer only, because a large layer has no register left for an offset.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     GP: tl.constexpr = 4 if G > 1 else 1
@@ -58,11 +58,11 @@ def forward_kernel(
     inside = in_rows[:, None] & in_units[None, :]
     tile = (layer * B + m)[:, None] * H + n[None, :]
     if RESIDENT:
-        exchange_ptr += layer * room
+        exchange_ptr += layer * exchange_size
     dtype = y_ptr.dtype.element_ty
     seed = tl.load(seed_ptr) if DRAW else 0
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
-    if KEEP_SCALES:  # backward must use the scales of this pass, whatever is set in between
+    if KEEP_SCALES:  # backward must use the scales of this pass, which may be changed before it
         if pid == 0:
             tl.store(kept_gate_scale_ptr, gate_scale)
             tl.store(kept_state_scale_ptr, state_scale)
@@ -85,8 +85,8 @@ def forward_kernel(
             c = tl.load(c0_ptr + tile, mask=inside, other=0.0).to(tl.float32)
     slot_size = tl.cdiv(B, BB) * BB * P
     own = exchange_ptr + m[:, None] * P + n[None, :]
-    # A line of the product is a gate of a unit; gates lie next to each other, padded to a power of two. Where there are
-    # enough of them to fill the tensor cores' 64 rows they take the place of the rows, else that of the columns.
+    # A line of the product is a gate of a unit; the gates of a unit are adjacent and padded to a power of two. If there
+    # are enough lines to fill the tensor cores' 64 rows, they are the rows of the product, otherwise the columns.
     line = tl.arange(0, GP * BU)
     gate, unit = line % GP, (pid % programs) * BU + line // GP
     LINES_FIRST: tl.constexpr = GP * BU >= 64 and not RESIDENT
@@ -104,8 +104,8 @@ def forward_kernel(
         blocks = tl.cdiv(B, BB)
         arrive(counter - block + blocks)
         polls = wait(counter - block + blocks, programs * blocks, polls)
-    START: tl.constexpr = 0 if HAS_STATE else 1  # the first step that has a state before it
-    told = 1 if HAS_STATE else 0  # times that all programs have arrived before step 0 ends
+    START: tl.constexpr = 0 if HAS_STATE else 1  # the first step with a nonzero previous state
+    told = 1 if HAS_STATE else 0  # how often every program has arrived before step 0
     if RESIDENT:
         weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
@@ -160,7 +160,7 @@ def forward_kernel(
         else:
             q0 = product
 
-        # Rounded as they are kept: backward must find each x on the side of the kink where it was.
+        # Round to the dtype in which they are saved, so that backward finds each x on the same side of the kink.
         a0 = (a0 + q0).to(dtype).to(tl.float32)
         if KIND == LSTM:
             a1, a2 = (a1 + q1).to(dtype).to(tl.float32), (a2 + bh2 + q2).to(dtype).to(tl.float32)

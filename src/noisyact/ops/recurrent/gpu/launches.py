@@ -25,10 +25,10 @@ __all__ = [
 
 
 class ProductsAsCudnn:
-    """A context in which float32 products use TF32 where cuDNN would.
+    """A context manager in which float32 products use TF32 if cuDNN does.
 
-    nn.LSTM follows cuDNN's switch, and torch.mm has another one. The switches are those of torch.backends, read without
-    its host overhead.
+    nn.LSTM follows cuDNN's setting, and torch.mm has another one. Both are settings of torch.backends, accessed here
+    with less host overhead.
     """
 
     def __enter__(self) -> None:
@@ -72,7 +72,7 @@ def _precision() -> str:
 
 @functools.cache
 def _alarm() -> Tensor:
-    """One number in the host's memory that a kernel can write."""
+    """An integer in host memory that the kernels can write."""
     return torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
 
 
@@ -87,37 +87,37 @@ def check_alarm() -> None:
 
 
 class Buffers(NamedTuple):
-    """What the forward kernels of all layers write besides their outputs for each row."""
+    """The tensors that the forward kernels of all layers write, besides their outputs for each row."""
 
     h_n: Tensor
-    """[layers, batch, H], the last h."""
+    """[layers, batch, H], the final h."""
     c_n: Tensor | None
-    """[layers, batch, H], the LSTM's last c."""
+    """[layers, batch, H], the LSTM's final c."""
     exchange: Tensor
-    """[layers, numbers], zeros at first: through it the programs of a launch exchange h."""
+    """[layers, numbers], initially zero: the programs of a launch exchange h through it."""
 
 
 class BackwardBuffers(NamedTuple):
-    """What the backward kernels of all layers write."""
+    """The tensors that the backward kernels of all layers write."""
 
     dgates: Tensor
-    """[rows, gates H]: the gradients of the pre-activations; in the GRU those of W_ih x, then those of W_hh h. All
-    layers share it: a layer's gradients have been used when those of the next are written.
+    """[rows, gates H], the gradients of the pre-activations; for the GRU those of W_ih x, then those of W_hh h. All
+    layers share this tensor: a layer's gradients have been used before the next layer overwrites them.
     """
     sums: Tensor
-    """Sums over each block of the batch, float32. All layers share it."""
+    """The sums over each block of the batch, float32. All layers share this tensor."""
     gradients: Sequence[Tensor]
-    """The gradients of p, b_ih and b_hh of each layer in turn; that of p is empty without p."""
+    """The gradients of p, b_ih and b_hh of each layer in turn. Without p its gradient is empty."""
     exchange: Tensor
-    """[layers, numbers], zeros at first: through it the programs of a launch exchange gradients."""
+    """[layers, numbers], initially zero: the programs of a launch exchange gradients through it."""
     dh0: Tensor | None
-    """[layers, batch, H], the gradient of the first h, if it is wanted."""
+    """[layers, batch, H], the gradient of the initial h; None if it is not needed."""
     dc0: Tensor | None
-    """[layers, batch, H], the gradient of the LSTM's first c, if it is wanted."""
+    """[layers, batch, H], the gradient of the LSTM's initial c; None if it is not needed."""
 
 
 class Forward(NamedTuple):
-    """What the layers of a forward call share."""
+    """The settings and tensors that the layers of a forward call share."""
 
     call: StackCall
     plan: Plan
@@ -129,12 +129,12 @@ class Forward(NamedTuple):
     keep: bool
     """Whether backward will follow."""
     kept: CellNoise | None
-    """Receives the scales that the kernels have used; None where nobody needs them."""
+    """Receives the scales that the kernels used; None if they are not needed."""
     buffers: Buffers
 
 
 class Backward(NamedTuple):
-    """What the layers of a backward call share."""
+    """The settings and tensors that the layers of a backward call share."""
 
     call: StackCall
     plan: Plan
@@ -144,22 +144,22 @@ class Backward(NamedTuple):
     c0: Tensor | None
     """[layers, batch, H]; None for zeros."""
     dh_n: Tensor | None
-    """[layers, batch, H], the gradient of the last h."""
+    """[layers, batch, H], the gradient of the final h."""
     dc_n: Tensor | None
-    """[layers, batch, H], the gradient of the LSTM's last c."""
+    """[layers, batch, H], the gradient of the LSTM's final c."""
     wants_h0: bool
     buffers: BackwardBuffers
 
 
 def _states(like: Tensor, layers: int, batch: int, hidden: int, plan: Plan) -> Tensor:
-    """In float32 where one launch hands them to the next."""
+    """An empty tensor for the states, in float32 if one launch passes them to the next."""
     if plan.persistent:
         return like.new_empty(layers, batch, hidden)
     return torch.empty(layers, batch, hidden, dtype=torch.float32, device=like.device)
 
 
 def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: int, plan: Plan, sizes: Sizes) -> Buffers:
-    """Buffers for layers above each other."""
+    """Buffers for stacked layers."""
     h_n = _states(like, layers, batch, hidden, plan)
     c_n = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
     return Buffers(h_n, c_n, like.new_zeros(layers, sizes.exchange))
@@ -168,7 +168,7 @@ def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: in
 def backward_buffers(
     kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, plan: Plan, sizes: Sizes
 ) -> BackwardBuffers:
-    """Buffers for layers above each other."""
+    """Buffers for stacked layers."""
     gates = GATES[kind]
     dgates = like.new_empty(like.shape[0], (6 if kind == "gru" else gates) * hidden)
     count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
@@ -185,16 +185,15 @@ def backward_buffers(
 def layer_forward(
     run: Forward, index: int, x: Tensor, weights: LayerWeights, in_launch: bool, form: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer, as reference.layer with xi from the seed. The last h and c are in the buffers.
+    """Run one layer, like reference.layer with xi from the seed. The final h and c are in the buffers.
 
     Args:
-        index: of the layer, among those that the states and buffers are for.
-        weights: contiguous, as x is if `in_launch`.
-        in_launch: whether the launch computes the input's product too.
-        form: the shape of every h without its last dimension: the number of rows, or steps and batch.
+        index: the layer's index in the states and buffers.
+        weights: contiguous tensors; with `in_launch` x must be contiguous too.
+        in_launch: whether the launch also computes the input's product.
+        form: the leading dimensions of the output: the number of rows, or steps and batch.
 
-    Returns: every h; and with `keep` what backward needs: the pre-activations, and the LSTM's c or the GRU's
-    W_hn h + b_hn.
+    Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
     """
     (kind, noise, seeds, steps, batch, offsets, _, reverse), plan, sizes, h0, c0, keep, kept, buffers = run
     w_ih, w_hh, b_ih, b_hh, p, _ = weights
@@ -207,7 +206,7 @@ def layer_forward(
         multiple = math.gcd(8, hidden, inputs)
         a = x.new_empty(x.shape[0], gates * hidden)
     else:
-        a = torch.mm(x, w_ih.t())  # not addmm, which takes the host twice as long: the kernel adds the biases
+        a = torch.mm(x, w_ih.t())  # addmm has twice the host overhead; the kernel adds the biases instead
     lines = sizes.programs * sizes.blocks * plan.units * (4 if gates > 1 else 1)
     packed = None if plan.resident else x.new_empty(lines * sizes.padded)
     y = x.new_empty(*form, hidden)
@@ -245,14 +244,15 @@ def layer_backward(
     run: Backward, index: int, dy: Tensor | None, kept: Sequence[Tensor], weights: LayerWeights, x: Tensor | None,
     wants_x: bool,
 ) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradients of p (empty without p), of b_ih and of b_hh; and with x those of W_ih, W_hh and, if wanted, x.
+    """The gradients of p (empty without p), b_ih and b_hh; and, if x is given, those of W_ih, W_hh and x.
 
     The gradients of the pre-activations, of h0 and of c0 are in the buffers.
 
     Args:
-        dy: the gradient of every h.
+        dy: the gradient of h at every step.
         kept: the results of :func:`layer_forward`.
-        x: the input, where the launch computes the products too; else None.
+        x: the input, if the launch also computes the products; else None.
+        wants_x: whether the gradient of x is needed.
     """
     (kind, noise, seeds, steps, batch, offsets, _, reverse), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers = run
     (y, a, extra), p, w_hh = kept, weights.p, weights.w_hh
@@ -262,7 +262,7 @@ def layer_backward(
     gradients = gradients[3 * index : 3 * index + 3]
     out = gradients[0] if p is not None else gradients[1]
     packed = None
-    if plan.team > 1:  # behind the weights the team's sums, in float32
+    if plan.team > 1:  # the team's float32 sums follow the weights
         lines = sizes.programs * sizes.blocks * plan.team * plan.units
         packed = y.new_empty(lines * (sizes.slice + plan.rows * 4 // y.element_size()))
     elif not plan.resident:

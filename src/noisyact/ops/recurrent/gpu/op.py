@@ -1,9 +1,9 @@
-"""Recurrent layers on a GPU: the noise comes from seeds, the gradients from the kernels.
+"""Recurrent layers on a GPU with noise from seeds.
 
-One layer in one direction is one launch, the whole time loop inside. Stacked layers are one call, since host overhead
-dominates small networks: fewer calls into torch, fewer allocations. The products over all steps at once, W_ih x and the
-gradients of the weights and of the input, are part of the launch in a small network and torch's in a large one.
-registration.py has the layer for torch.compile.
+One launch runs one layer in one direction, including the time loop. Stacked layers are one call with fewer torch calls
+and allocations, because host overhead dominates small networks. The products over all steps, W_ih x and the gradients
+of the weights and of the input, are part of the launch in a small network and use torch in a large one.
+registration.py registers the layer for torch.compile.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from noisyact.ops.triton import on
 __all__ = ["backward", "forward", "layers"]
 
 _TENSORS = 5
-"""The tensors of a layer that get gradients: w_ih, w_hh, b_ih, b_hh, p."""
+"""The number of tensors of a layer that get gradients: w_ih, w_hh, b_ih, b_hh, p."""
 
 
 def layers(
     kind: str, sizes: Sequence[int], x: Tensor, h: Tensor | None, c: Tensor | None, weights: Sequence[LayerWeights],
     seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """Layers above each other in one direction, each as :func:`reference.layer` with xi from its seed.
+    """Run stacked layers in one direction, each like :func:`reference.layer` with xi from its seed.
 
     Args:
-        x: [steps, batch, input], or [rows, input]; every h has the same form.
-        h: [layers, batch, H]; None for zeros, as for c.
+        x: [steps, batch, input], or packed [rows, input]; the output has the same leading dimensions.
+        h: [layers, batch, H]; None for zeros. The same holds for c.
 
-    Returns: every h of the last layer, and the last h and c of all layers, [layers, batch, H]; c only for the LSTM.
+    Returns: h of the last layer at every step, and the final h and c of all layers; c is None except for the LSTM.
     """
     call = stack_call(kind, sizes, seeds, noise, reverse, x.device)
     if torch.is_grad_enabled():
@@ -58,10 +58,11 @@ def forward(
     call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
     kept_noise: CellNoise | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
-    """As :func:`layers`; and with `keep` the input's rows, and for each layer every h and what else backward needs.
+    """The results of :func:`layers`, and a list for backward: the input's rows, then three tensors of each layer.
 
     Args:
-        kept_noise: receives the scales that were used.
+        keep: whether backward will follow.
+        kept_noise: receives the scales that the kernels used.
     """
     launches = _launches()
     kind, batch, hidden, count = call.kind, call.batch, weights[0].w_hh.shape[1], len(weights)
@@ -92,11 +93,10 @@ def backward(
     call: StackCall, gradients: Sequence[Tensor | None], h0: Tensor | None, c0: Tensor | None,
     weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:  # fmt: skip
-    """The gradients of the input's rows, of h0, of c0 and of each layer's w_ih, w_hh, b_ih, b_hh and p in turn; None
-    for those not wanted.
+    """The gradients of the input's rows, of h0, of c0, and of w_ih, w_hh, b_ih, b_hh and p of each layer.
 
     Args:
-        gradients: of every h of the last layer, and of the last h and c of all layers.
+        gradients: the gradients of h of the last layer at every step, and of the final h and c of all layers.
         kept: the last result of :func:`forward`.
     """
     launches = _launches()
@@ -144,7 +144,7 @@ def _contiguous(tensor: Any) -> Any:
 
 
 def _recurrent_weights(dgates: Tensor, wide: int, y: Tensor, h0: Any, before: Any, batch: int, reverse: bool) -> Tensor:
-    """The gradient of W_hh: every row's gradient, in the last columns of `dgates`, with the h before it."""
+    """The gradient of W_hh: the product of each row's gradient, the last columns of `dgates`, and the previous h."""
     rows, width = dgates.shape
     hidden, column = y.shape[-1], width - wide
     if before is not None:
@@ -152,7 +152,7 @@ def _recurrent_weights(dgates: Tensor, wide: int, y: Tensor, h0: Any, before: An
         return torch.mm(dgates[:, column:].t(), torch.cat([y, first])[before])
     count = rows - batch
     after, earlier, entry = (0, batch, count) if reverse else (batch, 0, 0)
-    # One view instead of three in a row: a small network waits for the host.
+    # as_strided replaces three views, because host overhead dominates small networks.
     later = dgates.as_strided((wide, count), (1, width), after * width + column)
     gradient = torch.mm(later, y.as_strided((count, hidden), (hidden, 1), y.storage_offset() + earlier * hidden))
     if h0 is None:
@@ -165,7 +165,7 @@ class _EagerLayers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: StackCall, x: Any, h0: Any, c0: Any, *flat: Any) -> Any:
-        """Run the layers, and save what backward needs, the scales in force among it."""
+        """Run the layers and save the tensors for backward, including the scales that the kernels used."""
         ctx.call = call._replace(noise=call.noise.unwritten())
         y, h_n, c_n, kept = forward(call, x, h0, c0, _layers(flat), True, ctx.call.noise)
         ctx.set_materialize_grads(False)
@@ -175,7 +175,7 @@ class _EagerLayers(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """By the kernels, which have no second derivative."""
+        """Compute the gradients. The kernels do not support second derivatives."""
         check_backward("layer", grad_outputs)
         _, wants_x, wants_h0, wants_c0, *wants = ctx.needs_input_grad
         h0, c0, *saved = ctx.saved_tensors
@@ -185,7 +185,7 @@ class _EagerLayers(torch.autograd.Function):
             wants_h0 or wants_c0, any(wants[::_TENSORS] + wants[1::_TENSORS]),
         )  # fmt: skip
         if dx is not None and len(ctx.form) == 3:
-            dx = dx.view(*ctx.form)  # unpacked: a torch.Size takes twice as long
+            dx = dx.view(*ctx.form)  # unpacked, because passing a torch.Size takes twice as long
         wanted = [gradient if want else None for gradient, want in zip(gradients, wants, strict=True)]
         return None, dx, dh0 if wants_h0 else None, dc0 if wants_c0 else None, *wanted
 

@@ -1,4 +1,4 @@
-"""Copies of the recurrent weights, each for one program alone to read at every step: whole, aligned, in its order."""
+"""Copies of the recurrent weights for each program: padded, aligned and in the order in which it reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["pack_columns", "pack_lines", "pack_team_columns"]
 
 @triton.jit
 def pack_lines(w_ptr, packed, line, row, is_line, H, P):
-    """Forward: the lines of a program's units, each with zeros up to P."""
+    """Pack for forward: the lines of a program's units, each padded with zeros up to P."""
     k = tl.arange(0, 128)
     weights = w_ptr + row[:, None] * H + k[None, :]
     to = packed + line[:, None] * P + k[None, :]
@@ -22,7 +22,7 @@ def pack_lines(w_ptr, packed, line, row, is_line, H, P):
 
 @triton.jit
 def pack_columns(w_ptr, packed, n, in_units, H, P, G: tl.constexpr, BU: tl.constexpr):
-    """Backward: the columns of a program's units."""
+    """Pack for backward: the columns of a program's units."""
     PART: tl.constexpr = 8192 // BU
     k = tl.arange(0, PART)
     to = packed + k[:, None] * BU + tl.arange(0, BU)[None, :]
@@ -37,13 +37,13 @@ def pack_columns(w_ptr, packed, n, in_units, H, P, G: tl.constexpr, BU: tl.const
 
 @triton.jit
 def pack_team_columns(w_ptr, packed, line, columns, start, slice_size, H, P, G: tl.constexpr):
-    """Backward by teams: the columns of a team, and of these a slice of the inner dimension, which here comes last."""
+    """Pack for backward by teams: a slice of the inner dimension of a team's columns. The inner dimension is last."""
     k = tl.arange(0, 128)
     to = packed + line[None, :] * slice_size + k[:, None]
     for k0 in range(0, slice_size, 128):
         inner = start + k0 + k
         gate = inner * 0
-        for after in tl.static_range(1, G):  # a division of every number would take longer than the copy
+        for after in tl.static_range(1, G):  # comparisons, because divisions would take longer than the copy
             gate += (inner >= after * P).to(tl.int32)
         weights = w_ptr + (inner - gate * (P - H))[:, None] * H + columns[None, :]
         is_weight = ((k0 + k < slice_size) & (inner - gate * P < H))[:, None] & (columns < H)[None, :]

@@ -1,4 +1,4 @@
-"""How a layer is cut into programs: by its sizes and by what the device has room for."""
+"""The division of a layer into programs, by its sizes and the device."""
 
 from __future__ import annotations
 
@@ -15,53 +15,51 @@ __all__ = [
 ]  # fmt: skip
 
 _RESIDENT = 256
-"""Up to this many units the recurrent weights stay in registers."""
+"""The largest number of units for which the recurrent weights stay in registers."""
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
-"""Up to so many rows of so many inputs the products over all rows are in the launch."""
+"""The largest numbers of rows and inputs for which the launch computes the products over all rows."""
 
 
 class Plan(NamedTuple):
-    """A cut of a layer."""
+    """The division of a layer into programs."""
 
     persistent: bool
-    """All steps in one launch, programs waiting for each other; else one launch a step."""
+    """Whether one launch runs all steps, with programs that wait for each other. Otherwise each step is a launch."""
     rows: int
-    """Sequences of a program."""
+    """The number of sequences of a program."""
     units: int
-    """Units of a program."""
+    """The number of units of a program."""
     depth: int
-    """How much of the product's inner dimension is loaded at a time."""
+    """The length of the product's inner dimension that is loaded at a time."""
     resident: bool
-    """The weights stay in registers; depth then covers the whole inner dimension."""
+    """Whether the weights stay in registers; depth then covers the whole inner dimension."""
     stages: int
-    """Loads in flight, in parts of that depth."""
+    """The number of parts of length `depth` that are loaded concurrently."""
     warps: int
     slices: int = 1
-    """In backward: parts of the inner dimension that different warps take, added up at the end."""
+    """In backward, the number of slices of the inner dimension; different warps process them and add the results."""
     team: int = 1
-    """In backward: programs that share out the inner dimension and exchange sums, each for the units of all of them."""
+    """In backward, the number of programs that divide the inner dimension and exchange sums for all their units."""
 
     def programs(self, hidden: int) -> int:
-        """Programs for a block of the batch."""
+        """The number of programs for a block of the batch."""
         return -(-hidden // (self.units * self.team)) * self.team
 
     def blocks(self, batch: int) -> int:
-        """Blocks of the batch, which never wait for each other."""
+        """The number of blocks of the batch. Programs of different blocks do not wait for each other."""
         return -(-batch // self.rows)
 
     def writes_products(self, rows: int, inputs: int) -> bool:
-        """Whether the launch also has the products over all of this many rows: W_ih x, or the gradients of the weights
-        and the input.
+        """Whether the launch computes the products over all rows: W_ih x, or gradients of the weights and the input.
 
-        Else they are torch's. It spares the host a call or three for each layer, which counts as long as the GPU waits
-        for the host. Where there is much to multiply, the GPU is busy anyway, and torch's products are the faster ones.
-        Only small layers, whose programs have room for it.
+        This saves the host up to three torch calls per layer, which matters while the GPU waits for the host. Larger
+        products are faster in torch. Only layers with resident weights have registers left for these products.
         """
         return self.persistent and self.resident and rows <= _ROWS_IN_LAUNCH and inputs <= _INPUTS_IN_LAUNCH
 
 
-# Rows, units, depth in bytes, stages and warps of a program, and its team; the fastest first as measured on an H200.
-# The first that fits the device is taken. Small programs are fast as long as there are processors for them.
+# Rows, units, depth in bytes, stages and warps of a program, and its team. The fastest on an H200 comes first, and the
+# first one that fits the device is taken. Small programs are fast as long as there are processors for all of them.
 _FORWARD_RESIDENT = ((16, 8, 0, 3, 4), (32, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8), (64, 16, 0, 3, 8))
 _FORWARD_16_BITS = (
     (16, 16, 256, 4, 4),
@@ -83,7 +81,7 @@ _BACKWARD = (
 
 @functools.lru_cache(maxsize=1024)
 def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
-    """The cut of the forward pass; `size` is that of a number in bytes."""
+    """The plan of the forward pass. `size` is the number of bytes of an element."""
     resident = hidden <= _RESIDENT
     cuts = _FORWARD_RESIDENT if resident else _FORWARD if size == 4 else _FORWARD_16_BITS
     plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
@@ -92,7 +90,7 @@ def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processor
 
 @functools.lru_cache(maxsize=1024)
 def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
-    """The cut of the backward pass."""
+    """The plan of the backward pass. `size` is the number of bytes of an element."""
     resident = hidden <= _RESIDENT
     plan = _first_that_fits(_BACKWARD_RESIDENT if resident else _BACKWARD, batch, hidden, size, device_processors)
     plan = plan._replace(slices=plan.warps if plan.team == 1 else 1, resident=resident)
@@ -110,34 +108,34 @@ def _first_that_fits(
 
 
 def padded_size(hidden: int, plan: Plan) -> int:
-    """Units with the zeros that fill up the exchange and the weights: whole programs, whole parts of the product."""
+    """The number of units, padded to whole programs and whole parts of the product."""
     multiple = max(16, plan.units) if plan.resident else max(plan.depth, plan.units * plan.team)
     return -(-hidden // multiple) * multiple
 
 
 def slice_size(kind: str, padded: int, plan: Plan) -> int:
-    """The length of a slice of backward's inner dimension, which is all gates of all units."""
+    """The length of a slice of backward's inner dimension, which consists of all gates of all units."""
     multiple = 16 if plan.resident else plan.depth
     return -(-GATES[kind] * padded // (plan.slices * plan.team * multiple)) * multiple
 
 
 class Sizes(NamedTuple):
-    """What follows from a plan for the sizes of a layer."""
+    """The sizes that follow from a plan for a layer."""
 
     programs: int
-    """For a block of the batch."""
+    """The number of programs for a block of the batch."""
     blocks: int
     padded: int
-    """As :func:`padded_size`."""
+    """The result of :func:`padded_size`."""
     slice: int
-    """As :func:`slice_size`; in backward."""
+    """The result of :func:`slice_size` in backward; 0 in forward."""
     exchange: int
-    """How many numbers a layer's programs exchange in: two slots, and behind them counters of 32 bits."""
+    """The number of elements of a layer's exchange buffer: two slots, followed by 32-bit counters."""
 
 
 @functools.lru_cache(maxsize=1024)
 def forward_sizes(plan: Plan, batch: int, hidden: int, size: int) -> Sizes:
-    """Those of the forward pass; `size` is that of a number in bytes."""
+    """The sizes of the forward pass. `size` is the number of bytes of an element."""
     padded, blocks = padded_size(hidden, plan), plan.blocks(batch)
     exchange = _exchange_size(blocks * plan.rows * padded, blocks + 1, size)
     return Sizes(plan.programs(hidden), blocks, padded, 0, exchange)
@@ -145,8 +143,9 @@ def forward_sizes(plan: Plan, batch: int, hidden: int, size: int) -> Sizes:
 
 @functools.lru_cache(maxsize=1024)
 def backward_sizes(plan: Plan, kind: str, batch: int, hidden: int, size: int) -> Sizes:
-    """Those of the backward pass. Its counters: one for each block of the batch, one for all, and one for each team in
-    a line of 128 bytes of its own.
+    """The sizes of the backward pass.
+
+    There is one counter for each block of the batch, one for all programs, and one for each team in its own 128 bytes.
     """
     padded, blocks, programs = padded_size(hidden, plan), plan.blocks(batch), plan.programs(hidden)
     counters = blocks + 1 if plan.team == 1 else (2 + blocks // 32 + blocks * programs // plan.team) * 32
@@ -155,7 +154,7 @@ def backward_sizes(plan: Plan, kind: str, batch: int, hidden: int, size: int) ->
 
 
 def _exchange_size(slot: int, counters: int, size: int) -> int:
-    return -(-(2 * slot + -(-4 * counters // size)) // 64) * 64  # each layer's begins at a multiple of 128 bytes
+    return -(-(2 * slot + -(-4 * counters // size)) // 64) * 64  # aligns each layer's buffer to 128 bytes
 
 
 def _power_of_two(number: int) -> int:
@@ -164,7 +163,7 @@ def _power_of_two(number: int) -> int:
 
 @functools.cache
 def processors(device: torch.device) -> int:
-    """How many programs surely run at once, one to a processor; 0 where programs cannot wait for each other."""
+    """The number of programs that can run at once, one per multiprocessor; 0 if programs cannot wait for each other."""
     if device.type != "cuda" or torch.version.hip is not None:
         return 0
     properties = torch.cuda.get_device_properties(device)

@@ -1,8 +1,8 @@
-"""The products of a small layer over the rows of all steps, in its launches: four calls into torch less for the host.
+"""The products of a small layer over the rows of all steps, inside its launches. This saves the host four torch calls.
 
-Before the steps a = x W_ih^T. After those of backward dW_ih = dgates^T x, dW_hh = dgates^T h with the h before each
-row, and dx = dgates W_ih. The programs share out tiles of them. A tile is one program's, which adds up in one order: no
-atomic sums, equal repeats.
+Forward computes a = x W_ih^T before the steps. Backward computes dW_ih = dgates^T x, dW_hh = dgates^T h, with the
+previous h of each row, and dx = dgates W_ih after them. The programs divide the tiles of the results. One program sums
+a whole tile in a fixed order, without atomics, so that repeated runs are bit-identical.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import triton.language as tl
 
 __all__ = ["write_input_product", "write_products"]
 
-# Lines of a result, its columns, and how much of the inner dimension at a time. With 64 lines Triton takes the
-# instructions that want float32 turned around in shared memory, and loads it number by number.
+# The lines and columns of a tile, the depth per iteration, and the stages. With 64 lines Triton would choose
+# instructions that need float32 transposed in shared memory, and load it number by number.
 _LINES, _COLUMNS, _DEPTH, _STAGES = (tl.constexpr(size) for size in (32, 128, 32, 3))
 
 
@@ -21,7 +21,7 @@ _LINES, _COLUMNS, _DEPTH, _STAGES = (tl.constexpr(size) for size in (32, 128, 32
 def write_input_product(
     x_ptr, w_ih_ptr, a_ptr, pid, rows, gates, inputs, MULTIPLE: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """a [rows, gates] = x W_ih^T; to be read once every program has written its part."""
+    """a [rows, gates] = x W_ih^T. It may be read once every program has written its part."""
     gates, inputs = (gates // MULTIPLE) * MULTIPLE, (inputs // MULTIPLE) * MULTIPLE  # as below
     lines = tl.cdiv(rows, _LINES)
     for tile in range(pid, lines * tl.cdiv(gates, _COLUMNS), tl.num_programs(0)):
@@ -39,12 +39,12 @@ def write_products(
     G: tl.constexpr, ROW: tl.constexpr, MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr, REVERSE: tl.constexpr,
     HAS_STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Once every program has written its part of dgates. All results are NaN where one did not come (`complete`).
+    """Compute dW_ih, dW_hh and, if WANTS_X, dx, once every program has written its part of dgates.
 
-    dgates: [T B, ROW H], in a row first those of W_ih x, last those of W_hh h. x: [T B, inputs]. y: [T B, H].
-    h0: [layers, B, H]. dx: where WANTS_X.
+    All results are NaN unless `complete`, that is, if a program did not arrive. dgates: [T B, ROW H]; a row begins with
+    the gradients of W_ih x and ends with those of W_hh h. x: [T B, inputs]. y: [T B, H]. h0: [layers, B, H].
     """
-    # The same numbers, but Triton then knows what they are multiples of, and loads as much at a time.
+    # The values do not change, but Triton learns what they are multiples of and can use wider loads.
     H, inputs = (H // MULTIPLE) * MULTIPLE, (inputs // MULTIPLE) * MULTIPLE
     rows, gates, width = T * B, G * H, ROW * H
     lines = tl.cdiv(gates, _LINES)
@@ -53,7 +53,7 @@ def write_products(
         of_x = tl.cdiv(rows, _LINES) * tl.cdiv(inputs, _COLUMNS)
     for tile in range(pid, of_x + of_w_ih + of_w_hh, tl.num_programs(0)):
         total = tl.zeros((_LINES, _COLUMNS), tl.float32) + tl.where(complete, 0.0, float("nan"))
-        if WANTS_X and tile < of_x:  # first, since they take longest
+        if WANTS_X and tile < of_x:  # these tiles come first, because they take longest
             line, column = _place(tile, tl.cdiv(rows, _LINES))
             total = _add_product(
                 total, dgates_ptr, width, 1, w_ih_ptr, inputs, 1, rows, gates, inputs, line, column, PRECISION
@@ -82,7 +82,7 @@ def write_products(
 
 @triton.jit
 def _place(tile, lines):
-    """The lines and columns of a tile, of which `lines` stand one below the other."""
+    """The lines and columns of a tile; `lines` is the number of tiles in a column."""
     return (tile % lines) * _LINES + tl.arange(0, _LINES), (tile // lines) * _COLUMNS + tl.arange(0, _COLUMNS)
 
 
@@ -91,14 +91,14 @@ def _add_product(
     total, d_ptr, d_line, d_inner, x_ptr, x_inner, x_column, lines, depth, columns, line, column,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The total and d x, of d [lines, depth] and x [depth, columns] that lie with these strides."""
+    """The total plus the product of d, [lines, depth], and x, [depth, columns], with the given strides."""
     k = tl.arange(0, _DEPTH)
     d = d_ptr + line[:, None] * d_line + k[None, :] * d_inner
     x = x_ptr + k[:, None] * x_inner + column[None, :] * x_column
     is_line, is_column = (line < lines)[:, None], (column < columns)[None, :]
     for k0 in tl.range(0, depth, _DEPTH, num_stages=_STAGES):  # pyright: ignore[reportGeneralTypeIssues]
         inside = k0 + k < depth
-        # Others have written dgates in this launch: not from the cache of this processor alone.
+        # Other programs have written dgates in this launch, so the load must bypass the L1 cache.
         dk = tl.load(d + k0 * d_inner, mask=is_line & inside[None, :], other=0.0, cache_modifier=".cg")
         xk = tl.load(x + k0 * x_inner, mask=is_column & inside[:, None], other=0.0)
         total = tl.dot(dk, xk, total, input_precision=PRECISION)

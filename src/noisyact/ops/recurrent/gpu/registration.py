@@ -1,4 +1,4 @@
-"""The recurrent layer on a GPU registered with torch: one layer in one direction, for compiled graphs."""
+"""The recurrent layer on a GPU as a torch operator, one layer in one direction, for compiled graphs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def layer(
     kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """One layer in one direction, as :func:`reference.layer` with xi from the seed; h and c None for zeros.
+    """Compute :func:`reference.layer` with xi from the seed. If h and c are None, they are zeros.
 
-    Returns: every h, the last h, and the last c (of no rows except for the LSTM).
+    Returns: h at every step, the final h, and the final c (without rows except for the LSTM).
     """
     call, noise = stack_call(kind, sizes, [seed], noise, reverse, x.device), noise.kept()
     scales = (noise.state_scale, noise.gate_scale)
@@ -49,7 +49,7 @@ def _layer(
 
 
 def _check_rows(x: Tensor, offsets: Tensor | None, before: Tensor | None, steps: int, batch: int) -> int:
-    """How many rows there are, if x has them and the places of packed rows are as :func:`packed_rows` makes them."""
+    """The number of rows; raises an error unless x and the results of :func:`packed_rows` have the right shapes."""
     check_rows(x, steps * batch if offsets is None else x.shape[0])
     if offsets is None or before is None:
         return x.shape[0]
@@ -138,7 +138,7 @@ def _keep(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _in_place(gradients: list[Tensor], wants: Any, has_bias: bool) -> tuple:
-    """The gradients at the places of the operation's tensors."""
+    """The gradients in the order of the operator's tensors."""
     dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = gradients
     at = {0: dx, 3: dh0, 4: dc0, 5: dw_ih, 6: dw_hh, 9: dp}
     at |= {7: db_ih, 8: db_hh} if has_bias else {}

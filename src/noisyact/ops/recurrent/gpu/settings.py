@@ -1,4 +1,4 @@
-"""What the kernels are compiled for: the functions of a cell as constants of the compilation."""
+"""The functions of a cell as compile-time constants of the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step whose products are done, on a GPU: the pointwise part of a cell in one kernel, and its gradients in one."""
+"""The pointwise part of one step of a cell on a GPU: one kernel forward and one backward."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def cell_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """One step: the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward.
 
-    `kept_noise` receives the scales that were used.
+    `kept_noise` receives the scales that the kernel used.
     """
     batch, hidden = a.shape[0], a.shape[1] // GATES[kind]
     new = a.new_empty(batch, hidden)
@@ -201,7 +201,7 @@ def cell_backward(
     kind: str, dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None,
     p: Tensor | None, seed: Tensor | None, noise: CellNoise,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
-    """The gradients of a, of the GRU's recurrent product, of p in parts, and of c or h past them."""
+    """The gradients of a, of the GRU's recurrent product, of p in parts, and the direct gradient of c or h."""
     batch, hidden = extra.shape
     da = torch.empty_like(gates)
     dq = torch.empty_like(gates) if kind == "gru" else None

@@ -1,4 +1,4 @@
-"""What backward adds up: over the rows of a block, over the blocks of the batch, over the slices of a product."""
+"""Sums in backward: over the rows of a block, over the blocks of the batch, and over the slices of a product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["add_rows", "finish_sums", "sum_of_slices"]
 
 @triton.jit
 def add_rows(to, values, inside, first):
-    """The sum over the rows of the block, added to what earlier launches left there."""
+    """Store the sum over the rows of the block, added to the sum of earlier launches."""
     total = tl.sum(values, axis=0)
     if first > 0:
         total += tl.load(to, mask=inside, other=0.0)
@@ -20,7 +20,7 @@ def add_rows(to, values, inside, first):
 @triton.jit
 def finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS: tl.constexpr, WIDE: tl.constexpr, G: tl.constexpr,
                 IS_GRU: tl.constexpr):  # fmt: skip
-    """Add up what the blocks of the batch have summed, in their order, and write the gradients of p, b_ih and b_hh."""
+    """Add the sums of the blocks of the batch in order, and store the gradients of p, b_ih and b_hh."""
     j = tl.arange(0, 16)[:, None]
     inside = (j < SUMS + WIDE) & in_units[None, :]
     at = sums_ptr + j * H + n[None, :]
@@ -28,7 +28,7 @@ def finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS: tl.constexpr, W
     for block in range(1, blocks):
         total += tl.load(at + block * (SUMS + WIDE) * H, mask=inside, other=0.0, cache_modifier=".cg")
     to_ih, to_hh, for_ih, for_hh = j, j + G, inside, inside & (j >= SUMS)
-    if IS_GRU:  # of n there are two: through the recurrent product, for b_hh, and through the input, for b_ih
+    if IS_GRU:  # n has two gradients: through the recurrent product for b_hh, through the input for b_ih
         to_ih = tl.where(j == SUMS + 3, j - 1, j)
         for_ih, for_hh = inside & (j != SUMS + 2), for_hh & (j != SUMS + 3)
     tl.store(out_ptr + to_ih * H + n[None, :], total, mask=for_ih)
@@ -37,7 +37,7 @@ def finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS: tl.constexpr, W
 
 @triton.jit
 def sum_of_slices(v):
-    """The sum over the first dimension, halved again and again: tl.sum would leave every warp with the whole result."""
+    """The sum over the first dimension by repeated halving. tl.sum would give every warp the whole result."""
     v = tl.permute(v, (1, 2, 0))
     if v.shape[2] >= 16:
         v = _halved(v)
