@@ -124,15 +124,15 @@ class _Deferral(TorchFunctionMode):
         seed: Tensor | None, noise: CellNoise,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The pointwise part of one of noisyact's cells."""
-        p, leave = self._p(p)
-        return cell(kind, a, recurrent, h, c, p, seed, noise, leave)
+        p, defer_p = self._p(p)
+        return cell(kind, a, recurrent, h, c, p, seed, noise, defer_p)
 
     def noisy_function(
         self, x: Tensor, p: Tensor, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair
     ) -> Tensor:
         """One of noisyact's activations."""
-        p, leave = self._p(p)
-        return noisy_activation(x, p, scale, seed, scheme, pair, leave)
+        p, defer_p = self._p(p)
+        return noisy_activation(x, p, scale, seed, scheme, pair, defer_p)
 
     def _p(self, p: Tensor) -> tuple[Tensor, Callable[[Tensor], None] | None]:
         if not p.requires_grad or torch._C._len_torch_dispatch_stack() > 0:

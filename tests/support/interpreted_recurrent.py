@@ -12,7 +12,7 @@ from recurrent_cases import PLANS, Case, by_teams
 import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import cell, reference
-from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
 from noisyact.ops.recurrent.gpu import registration, step
 from noisyact.ops.recurrent.gpu.call import packed_rows

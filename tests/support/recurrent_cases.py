@@ -7,7 +7,7 @@ import torch
 import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
-from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu.plan import Plan, backward_plan, forward_plan
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 

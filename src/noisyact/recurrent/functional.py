@@ -18,7 +18,7 @@ from noisyact.ops.recurrent.cell import cell
 from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
 from noisyact.ops.recurrent.cpu import layer as cpu
 from noisyact.ops.recurrent.cpu import registration as cpu_registration
-from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu import registration as gpu_registration
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.recurrent import backends

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 import noisyact as na
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent.gpu import launches, registration
-from noisyact.ops.recurrent.gpu import op as gpu
+from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu.call import packed_rows
 from noisyact.ops.recurrent.gpu.plan import Plan, forward_plan
 

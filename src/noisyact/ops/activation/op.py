@@ -22,7 +22,7 @@ __all__ = ["has_kernel", "noisy_activation"]
 
 def noisy_activation(
     x: Tensor, p: Tensor | None, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair,
-    leave: Callable[[Tensor], None] | None = None,
+    defer_p: Callable[[Tensor], None] | None = None,
 ) -> Tensor:  # fmt: skip
     """phi(x, xi) with xi from the seed, or the expectation if seed is None.
 
@@ -33,19 +33,19 @@ def noisy_activation(
         seed: one int64, from :func:`noisyact.noise.draw_seed`.
         scheme: the noise scheme.
         pair: h and u.
-        leave: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
+        defer_p: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
             :func:`noisyact.deferred_gradients` sums the parts over all calls of a loop.
 
     Returns: a tensor of x's shape and dtype.
     """
     if not traced():
-        if leave is None and has_torch_function((x,)):
+        if defer_p is None and has_torch_function((x,)):
             return handle_torch_function(noisy_activation, (x,), x, p, scale, seed, scheme, pair)
         if plain(x, p):
             # Skip torch's dispatcher: its host overhead exceeds the time of a GPU kernel.
             check(x, p, scale, seed)
             if torch.is_grad_enabled():
-                return _EagerActivation.apply(x, p, scale, seed, scheme, pair, leave)  # pyright: ignore[reportReturnType]
+                return _EagerActivation.apply(x, p, scale, seed, scheme, pair, defer_p)  # pyright: ignore[reportReturnType]
             return _path(x).forward(x, p, scale, seed, scheme, pair)
     return _activation(x, p, scale, seed, *_encode(scheme, pair))[0]
 
@@ -169,7 +169,7 @@ class _EagerActivation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """Compute phi and save the tensors for backward, like the registered operator."""
-        x, p, scale, seed, ctx.scheme, ctx.pair, ctx.leave = inputs
+        x, p, scale, seed, ctx.scheme, ctx.pair, ctx.defer_p = inputs
         y, ctx.scale = _forward(x, p, scale, seed, ctx.scheme, ctx.pair)
         ctx.save_for_backward(x, p, seed)
         return y
@@ -181,10 +181,10 @@ class _EagerActivation(torch.autograd.Function):
         x, p, seed = ctx.saved_tensors
         if torch.is_grad_enabled() or batched(g):
             gx, gp = _activation_backward(g, x, p, _tensor(scale, x), seed, *_encode(ctx.scheme, ctx.pair))
-        elif ctx.leave is not None and _path(x) is triton:
+        elif ctx.defer_p is not None and _path(x) is triton:
             gx, gp = triton.backward(g, x, p, scale, seed, ctx.scheme, ctx.pair, summed=False)
         else:
             gx, gp = _path(x).backward(g, x, p, scale, seed, ctx.scheme, ctx.pair)
-        if ctx.leave is not None:
-            ctx.leave(gp.reshape(-1, p.numel()))
-        return gx, None if p is None or ctx.leave is not None else gp, None, None, None, None, None
+        if ctx.defer_p is not None:
+            ctx.defer_p(gp.reshape(-1, p.numel()))
+        return gx, None if p is None or ctx.defer_p is not None else gp, None, None, None, None, None

@@ -20,24 +20,24 @@ __all__ = ["cell"]
 
 def cell(
     kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, leave: Callable[[Tensor], None] | None = None,
+    noise: CellNoise, defer_p: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute :func:`reference.cell` in one kernel, with xi from the seed.
 
     Args:
-        leave: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
+        defer_p: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
 
     Returns: the new h, and the LSTM's new c (W_hn h + b_hn for the GRU, zeros for an RNN).
     """
     check_cell(kind, a, p, seed, noise, recurrent=recurrent, h=h, c=c)
     tensors = (a, recurrent, h if kind == "gru" else None, c, p, seed)
     if not traced():
-        if leave is None and has_torch_function((a,)):
+        if defer_p is None and has_torch_function((a,)):
             return handle_torch_function(cell, (a,), kind, a, recurrent, h, c, p, seed, noise)
         if plain(*tensors, noise.state_scale, noise.gate_scale):
             # Skip torch's dispatcher: its host overhead exceeds the time of a kernel.
             if torch.is_grad_enabled():
-                return _EagerCell.apply(*tensors, kind, noise, leave)  # pyright: ignore[reportReturnType]
+                return _EagerCell.apply(*tensors, kind, noise, defer_p)  # pyright: ignore[reportReturnType]
             return _forward(*tensors, kind, noise)[:2]
     noise = noise.kept() if torch.is_grad_enabled() else noise
     return _cell(*tensors, noise.state_scale, noise.gate_scale, kind, *noise.as_text())[:2]
@@ -80,7 +80,7 @@ class _EagerCell(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         """Compute the step and save the tensors for backward."""
-        a, _, h, c, p, seed, ctx.kind, noise, ctx.leave = inputs
+        a, _, h, c, p, seed, ctx.kind, noise, ctx.defer_p = inputs
         ctx.noise = noise.unwritten() if a.is_cuda else noise.kept()
         new_h, extra, gates = _forward(*inputs[:-1], kept_noise=ctx.noise)
         ctx.set_materialize_grads(False)
@@ -96,9 +96,9 @@ class _EagerCell(torch.autograd.Function):
         dh = torch.zeros_like(extra) if dh is None else dh
         dc = dextra if ctx.kind == "lstm" else None
         da, dq, dp, carry = _backward(dh, dc, extra, gates, h, c, p, seed, ctx.kind, ctx.noise)
-        if ctx.leave is not None:
-            ctx.leave(dp)
-        total = dp.sum(0) if p is not None and ctx.leave is None else None
+        if ctx.defer_p is not None:
+            ctx.defer_p(dp)
+        total = dp.sum(0) if p is not None and ctx.defer_p is None else None
         return (*_in_place(ctx.kind, p, da, dq, total, carry), *([None] * 4))
 
 

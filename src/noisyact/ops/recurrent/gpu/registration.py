@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows, no_second_derivative
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
-from noisyact.ops.recurrent.gpu.op import backward, forward
+from noisyact.ops.recurrent.gpu.layers import backward, forward
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 
 __all__ = ["layer"]
