@@ -29,3 +29,23 @@ def test_every_page_of_the_map_names_real_things():
     text = (ROOT / "docs" / "paper-to-code.md").read_text()
     for module, name in re.findall(r"`(equations|anneal)\.(\w+)`", text):
         assert hasattr(importlib.import_module(f"noisyact.{module}"), name)
+
+
+def test_the_tour_leads_to_files():
+    tour = (ROOT / "CONTRIBUTING.md").read_text().split("## A newcomer's tour")[1].split("\n## ")[0]
+    library, laboratory = tour.split("In `src/noisyact_lab/`:")
+    for part, folder, count in ((library, "noisyact", 23), (laboratory, "noisyact_lab", 10)):
+        places = re.findall(r"\| `([^`]+)` \|$", part, re.MULTILINE)
+        assert len(places) == count
+        for place in places:
+            assert (ROOT / "src" / folder / place).is_file(), place
+
+
+def test_the_tree_has_every_folder():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for folder in {path.parent for path in ROOT.glob("src/**/*.py")} - {
+        ROOT / "src/noisyact",
+        ROOT / "src/noisyact_lab",
+    }:
+        if folder.parent.name != "experiments":
+            assert re.search(rf"^ *{folder.name}/ ", text, re.MULTILINE), folder

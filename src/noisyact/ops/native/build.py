@@ -62,7 +62,7 @@ def build(folder: Path = LIBRARIES, flags: Sequence[str] = (), only: Sequence[st
 
 
 def _build_level(compiler: list[str], level: str, folder: Path, flags: Sequence[str]) -> Path | None:
-    sources = sorted(str(path) for path in OPS.glob("**/native.c"))
+    sources = sorted(str(path) for path in OPS.glob("**/*.c"))
     march = [] if level == "generic" else [f"-march={level}"]
     target, errors = library_path(level, folder), ""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
