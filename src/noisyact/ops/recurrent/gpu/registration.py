@@ -107,7 +107,7 @@ def _layer_backward(
     )
     gradients = [dx, None if dh0 is None else dh0[0], None if dc0 is None else dc0[0], *rest]
     gradients = [x.new_empty(0) if gradient is None else gradient for gradient in gradients]
-    # Each a tensor of its own: torch wants none to be another, or a part of one.
+    # The results of an operator must not share memory.
     return [t if t.numel() and t.untyped_storage().nbytes() == t.nbytes else t.clone() for t in gradients]
 
 
