@@ -211,7 +211,7 @@ def test_bad_settings_are_named(treebank):
         ({"tokens": 20}, r"tokens=20: must be at least batch \* \(steps \+ 1\) = 24 and at most 867, the whole"),
         ({"tokens": 10_000}, r"tokens=10000: must be at least .* at most 867"),
         ({"vocabulary": 14}, "vocabulary=14: must be 2 to 13"),
-        ({"verified": True}, f"ends after line {PARTS['train'] + 1}, the Treebank's after line 42,068"),
+        ({"verified": True}, f"has {PARTS['train'] + 1} lines, but the Treebank's file has 42,068"),
     ):
         with pytest.raises(ValueError, match=said):
             task_of(**changes)
