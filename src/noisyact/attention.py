@@ -65,10 +65,11 @@ def drawn_noise(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor
         return triton.Noise(None, None, None, triton.Function())
     if not isinstance(function, NoisyActivation) or type(function) not in _OURS:
         return None
-    stochastic = function.training or function.eval_noise == "sample"
-    if not isinstance(function.pair, HardPair) or not (stochastic or function.eval_noise == "expectation"):
+    noisy = function.training or function.eval_noise == "sample"
+    if not isinstance(function.pair, HardPair) or not (noisy or function.eval_noise == "expectation"):
         return None
     noise, p = function.noise, function.p
+    stochastic = noisy and noise.draws
     if p is not None and (p.numel() > 1 or not _like(keys, p)):
         return None
     if not stochastic and not expected_epsilon(noise):

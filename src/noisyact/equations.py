@@ -17,9 +17,12 @@ from noisyact.pairs import HardPair, Pair
 from noisyact.schemes import NAH, NANI, NANIS, Scheme
 
 __all__ = [
-    "Paths", "delta", "derivative", "direction", "expected_epsilon", "noise_sigma", "path_derivatives", "phi",
-    "sigma",
+    "MEAN_HALF_NORMAL", "Paths", "delta", "derivative", "direction", "expected_epsilon", "noise_sigma",
+    "path_derivatives", "phi", "sigma",
 ]  # fmt: skip
+
+MEAN_HALF_NORMAL = math.sqrt(2 / math.pi)
+"""``E|xi|`` for a standard normal xi."""
 
 
 def delta(h: Tensor, u: Tensor) -> Tensor:
@@ -49,12 +52,14 @@ def direction(x: Tensor, leak: float) -> Tensor:
 
 
 def expected_epsilon(scheme: Scheme) -> float:
-    """``E[epsilon]``: sqrt(2 / pi) for half-normal noise, 0 for normal noise.
+    """``E[epsilon]``: sqrt(2 / pi) for half-normal noise, 0 for normal noise and for centred noise.
 
     >>> round(expected_epsilon(NAH()), 10)
     0.7978845608
+    >>> expected_epsilon(NAH(draw="centred"))
+    0.0
     """
-    return math.sqrt(2 / math.pi) if isinstance(scheme, NAH) else 0.0
+    return MEAN_HALF_NORMAL if isinstance(scheme, NAH) and not scheme.centred else 0.0
 
 
 def phi(
@@ -63,8 +68,9 @@ def phi(
     """The noisy activation phi(x, xi), or its expectation if xi is None.
 
     Noise at the output (NAN, NAH) is Algorithm 1 of the paper: ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` with
-    epsilon = xi or |xi|. Noise at the input is ``phi = h(x + sigma xi)``; sigma is fixed (NANI), learned (NANIL), or
-    fixed where |x| >= x_t and 0 elsewhere (NANIS). ``scale`` replaces the scheme's c or sigma for annealing.
+    epsilon = xi or |xi|, less its mean if the scheme is centred; with ``draw="mean"`` epsilon is its mean, whatever xi
+    is. Noise at the input is ``phi = h(x + sigma xi)``; sigma is fixed (NANI), learned (NANIL), or fixed where
+    |x| >= x_t and 0 elsewhere (NANIS). ``scale`` replaces the scheme's c or sigma for annealing.
     """
     if scheme.at_input:
         if xi is None:
@@ -77,8 +83,9 @@ def phi(
     h, u = pair.h(x), pair.u(x)
     Delta = delta(h, u)
     value = _leaky(h, Delta, scheme)
-    if xi is not None or isinstance(scheme, NAH):
-        value = value + direction(x, scheme.leak) * sigma(Delta, p, scale) * _epsilon(scheme, xi)
+    epsilon = _epsilon(scheme, xi)
+    if isinstance(epsilon, Tensor) or epsilon:
+        value = value + direction(x, scheme.leak) * sigma(Delta, p, scale) * epsilon
     return pair.clip(value) if scheme.clips else value
 
 
@@ -88,9 +95,11 @@ def _leaky(h: Tensor, Delta: Tensor, scheme: Scheme) -> Tensor:
 
 
 def _epsilon(scheme: Scheme, xi: Tensor | None) -> Tensor | float:
-    if xi is None:
+    if xi is None or not scheme.draws:
         return expected_epsilon(scheme)
-    return xi.abs() if isinstance(scheme, NAH) else xi
+    if not isinstance(scheme, NAH):
+        return xi
+    return xi.abs() - MEAN_HALF_NORMAL if scheme.centred else xi.abs()
 
 
 class Paths(NamedTuple):

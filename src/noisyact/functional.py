@@ -129,7 +129,8 @@ def noisy(
         pair: h and u, such as ``HARD_TANH`` or ``harden(torch.atan)``.
         noise: a scheme or its text, such as ``"nah:c=0.3"``.
         p: one element, or one for each element of x's last dimension. None means p = 1.
-        xi: standard normal noise of x's shape, used instead of a draw. NAH takes its absolute value.
+        xi: standard normal noise of x's shape, used instead of a draw. NAH takes its absolute value. A scheme with
+            ``draw="mean"`` does not use it.
         training: False computes the expectation and draws no random number. The leak stays; epsilon becomes
             E|xi| = sqrt(2/pi) for NAH and 0 for the other schemes.
         generator: the generator that the seed is drawn from; torch's default generator if None.
@@ -144,6 +145,7 @@ def noisy(
     tensor([1.0000, 0.4564])
     """
     noise = _scheme(noise)
+    training = training and noise.draws  # without a draw, phi is its own expectation
     check(x, p, scale, seed)
     if scale is None:
         # A compiled graph needs the scale on x's device. In eager mode, a CPU scalar saves the launch of a fill kernel.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-__all__ = ["NAH", "NAN", "NANI", "NANIL", "NANIS", "Scheme", "scheme"]
+__all__ = ["DRAWS", "NAH", "NAN", "NANI", "NANIL", "NANIS", "Scheme", "scheme"]
+
+DRAWS = ("sample", "mean", "centred")
+"""The values of ``draw``, which says what noise at the output uses in training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,16 @@ class Scheme:
         """Whether the output is clipped to the range of h."""
         return getattr(self, "clip", False)
 
+    @property
+    def draws(self) -> bool:
+        """Whether training draws random numbers; False for ``draw="mean"``."""
+        return getattr(self, "draw", "sample") != "mean"
+
+    @property
+    def centred(self) -> bool:
+        """Whether the mean of epsilon is subtracted."""
+        return getattr(self, "draw", "sample") == "centred"
+
     def with_scale(self, value: float) -> Scheme:
         """Return the same scheme with another scale.
 
@@ -62,6 +75,10 @@ class Scheme:
                 if not isinstance(value, bool):
                     raise TypeError(f"{where}: clip must be True or False")
                 continue
+            if field.name == "draw":
+                if value not in DRAWS:
+                    raise ValueError(f"{where}: draw must be one of {', '.join(map(repr, DRAWS))}")
+                continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{where}: {field.name} must be a number")
             if not math.isfinite(value):
@@ -69,22 +86,31 @@ class Scheme:
             if field.name in ("c", "sigma") and value < 0:
                 raise ValueError(f"{where}: {field.name} must be at least 0")
             object.__setattr__(self, field.name, float(value))
-        settings = ",".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        settings = ",".join(f"{name}={value}" for name, value in self._settings())
         object.__setattr__(self, "_text", f"{self.name}:{settings}")  # built once: every kernel call passes it
 
+    def _settings(self) -> list[tuple[str, object]]:
+        """The names and values of the settings. ``draw`` is left out if it is the paper's, ``"sample"``."""
+        settings = [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return [setting for setting in settings if setting != ("draw", "sample")]
 
-@dataclasses.dataclass(frozen=True)
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._settings())})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class _OutputNoise(Scheme):
     c: float = 0.5
     alpha: float = 1.15
     clip: bool = False
+    draw: str = "sample"
 
     learns_p = True
     at_input = False
     scale_name = "c"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NAN(_OutputNoise):
     """Normal noise at the output that grows with the saturation.
 
@@ -95,6 +121,10 @@ class NAN(_OutputNoise):
         c: the noise scale; sigma never exceeds c / 4.
         alpha: the weight of h; the leak u has weight 1 - alpha. The authors' code uses 1.15 for tanh.
         clip: clip the result to the range of h, as the authors' code did for tanh.
+        draw: what replaces xi (for NAH: |xi|) in training. ``"sample"`` is a fresh draw, as in the paper. ``"mean"`` is
+            its mean, which is 0 for NAN: training draws no random numbers, and phi is its own expectation.
+            ``"centred"`` is the draw minus its mean, so that the expectation is ``alpha h + (1 - alpha) u``. Together
+            they separate what the leak, the mean of the noise and its randomness contribute.
 
     >>> NAN(c=0.3)
     NAN(c=0.3, alpha=1.15, clip=False)
@@ -104,19 +134,24 @@ class NAN(_OutputNoise):
     code = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NAH(_OutputNoise):
     """Half-normal noise at the output: :class:`NAN` with |xi| instead of xi. The noise always points towards h.
 
+    Its mean is sqrt(2 / pi) sigma, a leak of learned strength. ``draw="mean"`` trains with this mean and without
+    randomness, ``draw="centred"`` with the randomness and without the mean.
+
     >>> str(NAH(alpha=1.0))
     'nah:c=0.5,alpha=1.0,clip=False'
+    >>> NAH(draw="centred")
+    NAH(c=0.5, alpha=1.15, clip=False, draw='centred')
     """
 
     name = "nah"
     code = 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NANI(Scheme):
     """Normal noise with fixed sigma at the input: ``phi(x, xi) = h(x + sigma xi)``.
 
@@ -133,7 +168,7 @@ class NANI(Scheme):
     scale_name = "sigma"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NANIL(Scheme):
     """Normal noise with learned sigma at the input: ``phi(x, xi) = h(x + sigma(x) xi)``, sigma as in :class:`NAN`.
 
@@ -154,7 +189,7 @@ class NANIL(Scheme):
     scale_name = "c"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NANIS(Scheme):
     """Normal noise with fixed sigma at the input of saturated units: ``h(x + sigma xi)`` if |x| >= x_t, else ``h(x)``.
 
@@ -195,7 +230,7 @@ def scheme(description: Scheme | str) -> Scheme:
     if kind is None:
         raise ValueError(f"unknown noise scheme {name.strip()!r} in {description!r}; known are {', '.join(_KINDS)}")
     allowed = {field.name for field in dataclasses.fields(kind)}
-    values: dict[str, float | bool] = {}
+    values: dict[str, Any] = {}
     for setting in filter(None, (part.strip() for part in settings.split(","))):
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in allowed:
@@ -208,7 +243,11 @@ def scheme(description: Scheme | str) -> Scheme:
     return kind(**values)
 
 
-def _read(key: str, text: str, description: str) -> float | bool:
+def _read(key: str, text: str, description: str) -> float | bool | str:
+    if key == "draw":
+        if text not in DRAWS:
+            raise ValueError(f"draw={text!r} in {description!r}: draw must be one of {', '.join(DRAWS)}")
+        return text
     if key == "clip":
         if text.lower() not in ("true", "false"):
             raise ValueError(f"clip={text!r} in {description!r}: clip must be True or False")

@@ -40,6 +40,13 @@ def test_kinds_differ_and_values_cannot_change():
         na.NAH().c = 3.0
 
 
+def test_the_papers_draw_is_not_written():
+    assert repr(na.NAN(draw="sample")) == "NAN(c=0.5, alpha=1.15, clip=False)"
+    assert str(na.NAH(draw="mean")) == "nah:c=0.5,alpha=1.15,clip=False,draw=mean"
+    assert na.NAH(draw="mean") != na.NAH()
+    assert na.NAH(draw="mean").with_scale(2.0) == na.NAH(c=2.0, draw="mean")
+
+
 def test_scale_is_c_or_sigma():
     assert [s.with_scale(3.0).scale for s in (na.NAN(), na.NAH(), na.NANI(), na.NANIL(), na.NANIS())] == [3.0] * 5
     assert na.NANIS().with_scale(1.5) == na.NANIS(sigma=1.5)
@@ -68,6 +75,9 @@ def test_scale_is_c_or_sigma():
         (lambda: na.scheme("nah:c=1,c=2"), ValueError, "twice"),
         (lambda: na.scheme("nah:clip=yes"), ValueError, "'yes'"),
         (lambda: na.scheme("nah:c=-3"), ValueError, "-3"),
+        (lambda: na.scheme("nah:draw=centered"), ValueError, "'centered'.*sample, mean, centred"),
+        (lambda: na.NAH(draw="none"), ValueError, "draw='none'.*'sample', 'mean', 'centred'"),
+        (lambda: na.scheme("nani:draw=mean"), ValueError, "sigma"),
         (lambda: na.scheme(3), TypeError, "3"),
         (lambda: na.scheme(None), TypeError, "None"),
     ],

@@ -14,6 +14,8 @@ SCHEMES = [
     na.NAH(c=2.0, alpha=1.0),
     na.NAH(c=0.3, alpha=0.9),
     na.NAH(c=3.0, alpha=1.15, clip=True),
+    na.NAH(c=2.0, alpha=1.0, draw="centred"),
+    na.NAH(c=3.0, draw="mean"),
     na.NANI(sigma=0.3),
     na.NANIL(c=2.0),
     na.NANIS(sigma=0.5),

@@ -29,7 +29,18 @@ LAYERS = {
     "rnn_tanh": (na.NoisyRNN, na.NoisyRNNCell, {"nonlinearity": "tanh"}),
     "rnn_relu": (na.NoisyRNN, na.NoisyRNNCell, {"nonlinearity": "relu"}),
 }
-NOISE = ["nan", "nah", "nani", "nanil", "nanis", "nah:clip=True", "nan:alpha=0.9", None]
+NOISE = [
+    "nan",
+    "nah",
+    "nani",
+    "nanil",
+    "nanis",
+    "nah:clip=True",
+    "nan:alpha=0.9",
+    "nah:draw=centred",
+    "nah:draw=mean",
+    None,
+]
 # The largest error of an element, as a share of its tensor's largest one; results are rounded to the dtype.
 TOLERANCE = {torch.float32: 3e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # How far inputs are moved to see whether a derivative jumps: a few roundings of the dtype.

@@ -29,6 +29,8 @@ CASES = [
     Case("lstm", 3, 3, 17, noise="nanis", gate_noise="nanil", hard=False),
     Case("lstm", 3, 3, 5, noise=None, hard=False, reverse=True),
     Case("lstm", 2, 3, 33, noise="nan", state=False, has_p=False, bias=False),
+    Case("lstm", 2, 3, 9, noise="nah:draw=centred", gate_noise="nah:draw=mean"),
+    Case("gru", 2, 3, 9, noise="nan:draw=mean", gate_noise="nah:draw=centred"),
     Case("gru", 3, 20, 17, noise="nan:alpha=1.0"),
     Case("gru", 4, 5, 7, packed=True, reverse=True),
     Case("gru", 3, 3, 17, state=False, draw=False),

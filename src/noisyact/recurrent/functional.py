@@ -178,7 +178,8 @@ def _one_layer(
         raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
     if xi is not None and not xi.is_floating_point():
         raise TypeError(f"xi must be real floating point, not {xi.dtype}")
-    if training and xi is None and seed is None and (state is not None or gate is not None):
+    training = training and any(own is not None and own.draws for own in (state, gate))
+    if training and xi is None and seed is None:
         seed = draw_seed(x.device)
     dtype = working_dtype(x.dtype)
     scales = [torch.tensor(0.0 if s is None else s.scale, dtype=dtype, device=x.device) for s in (state, gate)]

@@ -103,10 +103,11 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
     if noise is None:
         none = torch.zeros((), device=like.device)
         return CellNoise(None, None, none, none, hard), False
-    drawn = training or noise.eval_noise == "sample"
-    off = not drawn and noise.eval_noise == "hard"
+    noisy = training or noise.eval_noise == "sample"
+    off = not noisy and noise.eval_noise == "hard"
     state, gate = (None, None) if off else (noise.state, noise.gate)
     scale = noise.scale
+    drawn = noisy and any(own is not None and own.draws for own in (state, gate))
     return CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard), drawn  # pyright: ignore[reportArgumentType]
 
 

@@ -163,7 +163,16 @@ def test_evaluation(kind, eval_noise):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize(("noise", "gate_noise"), [("nah:c=2", "nan:c=0.7,alpha=0.9"), (None, "nah"), ("nanil", "nah")])
+@pytest.mark.parametrize(
+    ("noise", "gate_noise"),
+    [
+        ("nah:c=2", "nan:c=0.7,alpha=0.9"),
+        (None, "nah"),
+        ("nanil", "nah"),
+        ("nah:draw=mean", "nah:draw=centred"),
+        ("nan:c=2,draw=centred", "nan:draw=mean"),
+    ],
+)
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_gates_with_noise_of_their_own(kind, noise, gate_noise):
     layer, _, _ = KINDS[kind]

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from noisyact.ops.triton.instructions import INTERPRETED
 from noisyact.ops.triton.normal import four_words, normal_pair
-from noisyact.ops.triton.phi import NAH, phi, phi_derivatives
+from noisyact.ops.triton.phi import drawn_epsilon, phi, phi_derivatives
 
 __all__ = ["backward_kernel", "forward_kernel", "scale_of", "seed_of", "tile_epsilons", "tile_places"]
 
@@ -183,10 +183,9 @@ def tile_epsilons(seed, x, tile, GROUPS: tl.constexpr, SCHEME: tl.constexpr, EXP
         w0, w1, w2, w3 = four_words(seed, _beside(counter, x), (first >> 32).to(tl.uint32), zero, zero)
         n0, n1 = normal_pair(w0, w1)
         n2, n3 = normal_pair(w2, w3)
-        if SCHEME == NAH:
-            return tl.abs(n0), tl.abs(n1), tl.abs(n2), tl.abs(n3)
-        else:
-            return n0, n1, n2, n3
+        return (
+            drawn_epsilon(n0, SCHEME), drawn_epsilon(n1, SCHEME), drawn_epsilon(n2, SCHEME), drawn_epsilon(n3, SCHEME),
+        )  # fmt: skip
 
 
 @triton.jit

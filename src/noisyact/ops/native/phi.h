@@ -16,6 +16,7 @@ typedef struct {
     int32_t clip;
     int32_t one_sided; /* whether a limit is infinite */
     float expectation;
+    float shift; /* the mean of |xi| if NAH is centred, else 0 */
     float alpha;
     float scale; /* c, or sigma for NANI and NANIS */
     float slope, offset, low, high;
@@ -66,8 +67,8 @@ INLINE int linear(const unit *a, floats u) {
     return (a->scheme != NANI) & all(above(every(a->high), u)) & all(above(u, every(a->low)));
 }
 
-/* xi, or |xi| for NAH. An expectation, which is not negative, stays unchanged. */
-INLINE floats epsilon_of(const unit *a, floats xi) { return a->scheme == NAH ? absolute(xi) : xi; }
+/* xi, or |xi| less the shift for NAH. An expectation is not negative, so its absolute value is the same. */
+INLINE floats epsilon_of(const unit *a, floats xi) { return a->scheme == NAH ? absolute(xi) - a->shift : xi; }
 
 INLINE floats phi_forward(const unit *a, floats x, floats p, floats xi) {
     floats u = x * a->slope + a->offset, epsilon = epsilon_of(a, xi), sigma;

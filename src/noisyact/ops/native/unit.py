@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noisyact import equations
 from noisyact.pairs import HardPair
-from noisyact.schemes import NANI, Scheme
+from noisyact.schemes import NAH, NANI, Scheme
 
 __all__ = ["Unit", "address", "contiguous"]
 
@@ -25,6 +25,7 @@ class Unit(ctypes.Structure):
         ("clip", ctypes.c_int32),
         ("one_sided", ctypes.c_int32),
         ("expectation", ctypes.c_float),
+        ("shift", ctypes.c_float),
         ("alpha", ctypes.c_float),
         ("scale", ctypes.c_float),
         ("slope", ctypes.c_float),
@@ -38,12 +39,16 @@ class Unit(ctypes.Structure):
         """The structure for a scheme and a pair. No scheme means h without noise, as NANI with sigma = 0."""
         if scheme is None:
             scheme, scale, stochastic = NANI(sigma=0.0), 0.0, False
+        stochastic = stochastic and scheme.draws
+        shift = equations.MEAN_HALF_NORMAL if isinstance(scheme, NAH) and scheme.centred else 0.0
         return cls(
             scheme=scheme.code,
             stochastic=stochastic,
             clip=scheme.clips,
             one_sided=math.isinf(pair.low) or math.isinf(pair.high),
-            expectation=0.0 if stochastic else equations.expected_epsilon(scheme),
+            # The kernels subtract the shift from the expectation too.
+            expectation=0.0 if stochastic else equations.expected_epsilon(scheme) + shift,
+            shift=shift,
             alpha=1.0 - scheme.leak,
             scale=scale,
             slope=pair.slope,

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from noisyact.compiling import constant
+from noisyact.schemes import Scheme
 
-__all__ = ["check", "obstacle", "on"]
+__all__ = ["check", "code_of", "obstacle", "on"]
+
+_CODES = {("nah", "centred"): 5, ("nah", "mean"): 6, ("nan", "mean"): 7}
 
 
 @constant
@@ -35,6 +38,16 @@ def _obstacle(index: int) -> str | None:
         return "the package triton is not installed"
     capability = torch.cuda.get_device_capability(index)
     return None if capability >= (8, 0) else f"compute capability {capability} is below (8, 0)"
+
+
+def code_of(scheme: Scheme) -> int:
+    """The integer that identifies a scheme in phi.py, where a scheme with another ``draw`` has another code.
+
+    >>> from noisyact.schemes import NAH, NAN
+    >>> code_of(NAH()), code_of(NAH(draw="mean")), code_of(NAN(draw="centred"))
+    (1, 6, 0)
+    """
+    return _CODES.get((scheme.name, getattr(scheme, "draw", "sample")), scheme.code)
 
 
 def on(device: torch.device) -> Any:

@@ -15,13 +15,34 @@ import triton.language as tl
 
 from noisyact.ops.triton.instructions import exp2, reciprocal
 
-__all__ = ["HARD", "NONE", "SOFT_SIGMOID", "SOFT_TANH", "phi", "phi_derivatives"]
+__all__ = ["HARD", "NONE", "SOFT_SIGMOID", "SOFT_TANH", "drawn_epsilon", "expected_epsilon", "phi", "phi_derivatives"]
 
 NONE = tl.constexpr(-1)
-NAN, NAH, NANI, NANIL, NANIS = (tl.constexpr(code) for code in range(5))
+NAN, NAH, NANI, NANIL, NANIS, NAH_CENTRED, NAH_MEAN, NAN_MEAN = (tl.constexpr(code) for code in range(8))
+MEAN_HALF_NORMAL = tl.constexpr(0.7978845608028654)  # E|xi|
 HARD, SOFT_SIGMOID, SOFT_TANH = (tl.constexpr(code) for code in range(3))
 LOG2_E = tl.constexpr(1.4426950408889634)
 LARGEST = tl.constexpr(3.4028234663852886e38)
+
+
+@triton.jit
+def expected_epsilon(like, SCHEME: tl.constexpr):
+    """E[epsilon] of a scheme, in the shape of a tensor."""
+    if SCHEME == NAH or SCHEME == NAH_MEAN:
+        return tl.full(like.shape, MEAN_HALF_NORMAL, tl.float32)
+    return tl.zeros_like(like)
+
+
+@triton.jit
+def drawn_epsilon(xi, SCHEME: tl.constexpr):
+    """epsilon of a scheme for noise xi."""
+    if SCHEME == NAH:
+        return tl.abs(xi)
+    elif SCHEME == NAH_CENTRED:
+        return tl.abs(xi) - MEAN_HALF_NORMAL
+    elif SCHEME == NAH_MEAN or SCHEME == NAN_MEAN:
+        return expected_epsilon(xi, SCHEME)
+    return xi
 
 
 @triton.jit

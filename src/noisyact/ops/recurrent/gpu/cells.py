@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from noisyact.ops.triton.normal import four_words, normal_pair
-from noisyact.ops.triton.phi import HARD, NAH, SOFT_SIGMOID, SOFT_TANH, phi, phi_derivatives
+from noisyact.ops.triton.phi import HARD, SOFT_SIGMOID, SOFT_TANH, drawn_epsilon, expected_epsilon, phi, phi_derivatives
 
 __all__ = [
     "GRU", "LSTM", "RNN_RELU", "RNN_TANH", "draw_four", "gru_factors", "gru_values", "lstm_factors", "lstm_values",
@@ -44,12 +44,8 @@ def draw_four(seed, unit, row, step, block: tl.constexpr):
 @triton.jit
 def _epsilon(xi, SCHEME: tl.constexpr, DRAW: tl.constexpr):
     if DRAW:
-        if SCHEME == NAH:
-            return tl.abs(xi)
-        return xi
-    elif SCHEME == NAH:
-        return tl.full(xi.shape, 0.7978845608028654, tl.float32)  # E|xi|
-    return tl.zeros_like(xi)
+        return drawn_epsilon(xi, SCHEME)
+    return expected_epsilon(xi, SCHEME)
 
 
 @triton.jit
