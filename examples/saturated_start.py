@@ -1,13 +1,15 @@
 """The paper's claim in one example: a network that starts saturated cannot learn without noise, but can with it.
 
 A small network learns the sign of x1 * x2. All its hidden hard-tanh units start at |x| near 3, three times their
-threshold, where the gradient of the hard tanh is exactly zero. Four arms are trained with the same data, initial
-weights and number of updates, for several seeds. alpha is 1, so there is no leak and only the noise can help:
+threshold, where the gradient of the hard tanh is exactly zero. Six arms are trained with the same data, initial
+weights and number of updates, for several seeds. alpha is 1, so there is no fixed leak:
 
-    hard tanh    no noise: the first layer gets no gradient and never changes
-    NAN          normal noise of learned strength at the output: its gradient has a random sign
-    NAH          half-normal noise of learned strength at the output: its gradient leads back to the linear part
-    NANIS        normal noise at the input of saturated units
+    hard tanh       no noise: the first layer gets no gradient and never changes
+    NAN             normal noise of learned strength at the output: its gradient has a random sign
+    NAH             half-normal noise of learned strength at the output: its gradient leads back to the linear part
+    NAH, mean       the mean of that noise without its randomness: a leak of learned strength
+    NAH, centred    the randomness of that noise without its mean
+    NANIS           normal noise at the input of saturated units
 
 Run: python examples/saturated_start.py [--out DIR] [--seeds N] [--updates N]
 """
@@ -35,9 +37,14 @@ ARMS: dict[str, na.Scheme | None] = {
     "hard tanh": None,
     "NAN": na.NAN(c=0.5, alpha=1.0),
     "NAH": na.NAH(c=0.5, alpha=1.0),
+    "NAH, mean": na.NAH(c=0.5, alpha=1.0, draw="mean"),
+    "NAH, centred": na.NAH(c=0.5, alpha=1.0, draw="centred"),
     "NANIS": na.NANIS(sigma=0.5),
 }
-COLOURS = {"hard tanh": "#555555", "NAN": "#3274a1", "NAH": "#c03d3e", "NANIS": "#3a923a"}
+COLOURS = {
+    "hard tanh": "#555555", "NAN": "#3274a1", "NAH": "#c03d3e", "NAH, mean": "#e1812c", "NAH, centred": "#9372b2",
+    "NANIS": "#3a923a",
+}  # fmt: skip
 HIDDEN, BATCH, LEARNING_RATE, START, EVALUATE_EVERY = 32, 64, 0.01, 3.0, 50
 
 
