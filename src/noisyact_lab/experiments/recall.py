@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import noisyact as na
-from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, UnknownName, check_at_least
 from noisyact_lab.engine.task import Task
 from noisyact_lab.models.ntm import NTM
 from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
@@ -256,5 +256,13 @@ RECALL = Experiment(
     "updates; each by more than the 95% intervals. What the hard function, the leak alone or noise that is not "
     "annealed do as well is not owed to the annealing.",
     start=Recall,
+    comparisons=tuple(
+        comparison
+        for against in ("reference", "hard", "leak", "nan")
+        for comparison in (
+            Comparison("nan-annealed", against),
+            Comparison("nan-annealed", against, "updates_to_10%", times=True),
+        )
+    ),
     minutes={"smoke": 0.05, "short": 2.0, "paper": 25.0},
 )

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.engine.task import Task
 from noisyact_lab.models.embedding import Embedding
 from noisyact_lab.tasks.batches import RandomBatches
@@ -181,5 +181,15 @@ UNIQUE = Experiment(
     "NANIL annealed, NAN and the reference; each by more than the 95% intervals.",
     start=Unique,
     matched="reference",
+    comparisons=(
+        *compared_with("reference", "hard", "leak", "nan", "curriculum", "nan-annealed"),
+        *compared_with("hard", "leak", "nan", "nan-annealed"),
+        *compared_with("leak", "nan", "nan-annealed"),
+        *(Comparison("nan-annealed", against) for against in ("nan", "curriculum", "nanil-annealed")),
+        *(
+            Comparison("nan-annealed", against, "updates_to_1%", times=True)
+            for against in ("reference", "hard", "leak")
+        ),
+    ),
     minutes={"smoke": 0.05, "short": 0.5, "paper": 6.0},
 )

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from noisyact_lab.analysis.results_table import Row, Table, sweep_table_of, table_of
+from noisyact_lab.analysis.estimates import Row
+from noisyact_lab.analysis.results_table import Table, sweep_table_of, table_of
 from noisyact_lab.engine.experiment import PRESETS, Experiment, experiment_names, load_experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 

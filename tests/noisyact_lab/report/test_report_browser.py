@@ -10,7 +10,7 @@ import torch
 from browser_cases import chromium, in_a_browser, opened_page, runs_with_extras, written_page  # noqa: F401
 
 import noisyact as na
-from noisyact_lab.analysis.intervals import interval
+from noisyact_lab.analysis.statistics.intervals import mean_interval
 
 pytestmark = in_a_browser
 
@@ -50,7 +50,7 @@ def test_hovering_shows_the_values_and_their_interval(opened, runs):
     tip = chart.locator(".tip")
     assert not tip.is_visible()
     chart.locator("svg").hover(position={"x": 900, "y": 100})  # the last update is nearest
-    mean, low, high = interval([seed[60] for seed in recorded(runs, "reference")])
+    mean, low, high = mean_interval([seed[60] for seed in recorded(runs, "reference")])
     assert tip.locator("b").inner_text() == "update 60"
     row = tip.locator(".value", has_text=re.compile("^LSTM"))
     number, *ends = re.findall(r"-?[\d.]+", row.locator(".figure").inner_text())

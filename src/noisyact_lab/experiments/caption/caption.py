@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from noisyact.deferral import deferred_gradients
 from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import flickr8k
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.engine.task import Task
 from noisyact_lab.experiments.caption.captioner import Captioner
 from noisyact_lab.experiments.caption.photos import PADDING, Shown, material
@@ -213,5 +213,13 @@ CAPTION = Experiment(
     "the leak alone do as well is not owed to the noise.",
     start=Captions,
     data=("flickr8k",),
+    comparisons=(
+        *compared_with("reference", "hard", "leak", "nah", "nani", "nanil"),
+        *compared_with("hard", "leak", "nah"),
+        Comparison("nah", "leak"),
+        Comparison("nah-no-dropout", "nah"),
+        *compared_with("hard-lstm", "nani-lstm", "nanil-lstm"),
+        *(Comparison("nah", "reference", metric) for metric in ("bleu_4", "meteor")),
+    ),
     minutes={"smoke": 0.1, "short": 5.0, "paper": 200.0},
 )
