@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, Pooled, mean_interval
+from noisyact_lab.engine.noise_check import hardly_drawn
 
 __all__ = ["Estimate", "Row", "short", "with_error"]
 
@@ -101,6 +102,18 @@ class Row:
     """The paper's numbers beside its headline, by name."""
     updates: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """The updates of each finished run, by seed."""
+    noise: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """What was measured of each nonlinearity at the end, averaged over the finished runs that recorded it."""
+
+    @property
+    def hardly_drawn(self) -> bool:
+        """Whether the arm has noise that was hardly ever drawn."""
+        return hardly_drawn(self.noise)
+
+    @property
+    def marked_name(self) -> str:
+        """The name, with a dagger if noise was hardly ever drawn."""
+        return f"{self.name} †" if self.hardly_drawn else self.name
 
     @property
     def runs(self) -> str:
@@ -116,6 +129,8 @@ class Row:
         return {
             "arm": self.name, "title": self.title, "paper": self.paper, "papers": dict(self.papers),
             "runs": sum(counts.values()), **counts, "numbers": numbers,
+            "noise": {unit: dict(numbers) for unit, numbers in self.noise.items()},
+            "hardly_drawn": self.hardly_drawn if self.noise else None,
         }  # fmt: skip
 
 

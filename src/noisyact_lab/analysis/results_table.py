@@ -18,10 +18,12 @@ from typing import Any
 from noisyact.text_table import text_table, wrapped
 from noisyact_lab.analysis.comparisons import Compared, as_text, compare
 from noisyact_lab.analysis.estimates import Estimate, Row, short
+from noisyact_lab.analysis.noise_records import Units, lines_of_noise, mean_of_last, said_of_last
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, mean_interval, missing, pooled_deviation
 from noisyact_lab.analysis.throughput import Throughput, throughput_of
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
+from noisyact_lab.engine.noise_check import HARDLY
 
 __all__ = ["Table", "sweep_table_of", "table_of"]
 
@@ -51,9 +53,10 @@ class Table:
         header = ["setting" if self.swept else "arm", "runs", f"{metric} ({self.experiment.unit})", "paper"]
         for name, in_paper in self.others.items():
             header += [name, "paper"] if in_paper else [name]
+        ours = [str(row.numbers.get(metric, Estimate(()))) for row in self.rows]
         lines = [
-            [row.name, row.runs, str(row.numbers.get(metric, Estimate(()))), _of_paper(row.paper), *self._cells(row)]
-            for row in self.rows
+            [row.marked_name, row.runs, number, _of_paper(row.paper), *self._cells(row)]
+            for row, number in zip(self.rows, ours, strict=True)
         ]
         if not self.swept:  # a setting needs no words, and the arm's are those of another setting
             header += ["what it is"]
@@ -120,6 +123,7 @@ def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str]
     ]
     metric = _compare_on_the_way(experiment, out / experiment.name / preset, rows, notes)
     _pool(rows, notes)
+    _say_of_noise(rows, notes)
     folders = (path for arm in chosen for path in (out / experiment.name / preset / arm.name).glob("seed-*"))
     compared = compare(experiment.family(), rows, metric)
     return Table(experiment, preset, tuple(rows), tuple(notes), metric, throughput_of(folders), compared)
@@ -131,8 +135,19 @@ def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequen
     swept = experiment.arm(arm).name
     rows = [_row(Arm(name, name, {}), None, out / experiment.name / preset / arm, notes) for name, out in points]
     _pool(rows, notes)
+    _say_of_noise(rows, notes)
     folders = (path for _, out in points for path in (out / experiment.name / preset / arm).glob("seed-*"))
     return Table(experiment, preset, tuple(rows), tuple(notes), experiment.metric, throughput_of(folders), swept=swept)
+
+
+def _say_of_noise(rows: Sequence[Row], notes: list[str]) -> None:
+    """Name the arms that have noise and hardly ever drew it: they test nothing about noise."""
+    few = [f"{row.name} ({said_of_last(row.noise)})" for row in rows if row.hardly_drawn]
+    if few:
+        notes.append(
+            f"† noise was hardly ever drawn, at the end in less than {HARDLY:.0%} of the activations of every "
+            f"nonlinearity: {'; '.join(few)}"
+        )
 
 
 def _pool(rows: Sequence[Row], notes: list[str]) -> None:
@@ -198,6 +213,7 @@ def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
     counts = {"finished": 0, "diverged": 0, "partial": 0}
     results: dict[str, dict[str, float | None]] = {}
     updates: dict[str, int] = {}
+    noise: list[Units] = []
     changed: dict[str, list[str]] = {}
     for seed in sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name)):
         try:
@@ -213,13 +229,26 @@ def _row(arm: Arm, expected: Any, folder: Path, notes: list[str]) -> Row:
                 results[_seed_of(seed)] = result
                 if is_finite(record.get("updates")):
                     updates[_seed_of(seed)] = int(record["updates"])
+                noise.extend(_last_noise(seed, f"{arm.name} {seed.name}", notes))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             notes.append(f"{arm.name} {seed.name} cannot be read and counts as partial: {error}")
             counts["partial"] += 1
     notes.extend(f"{arm.name} {', '.join(seeds)}: not the preset's {what}" for what, seeds in changed.items() if what)
     names, seeds = dict.fromkeys(name for result in results.values() for name in result), tuple(results)
     numbers = {name: Estimate(tuple(result.get(name) for result in results.values()), seeds) for name in names}
-    return Row(arm.name, arm.title, arm.paper, **counts, numbers=numbers, papers=arm.papers, updates=updates)
+    return Row(
+        arm.name, arm.title, arm.paper, **counts, numbers=numbers, papers=arm.papers, updates=updates,
+        noise=mean_of_last(noise),
+    )  # fmt: skip
+
+
+def _last_noise(folder: Path, who: str, notes: list[str]) -> list[Units]:
+    """What a run last recorded of its noise, if it did; a file that cannot be read is noted, and the run counts."""
+    try:
+        return [units for _, units in lines_of_noise(folder)[-1:]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        notes.append(f"{who}: its noise.jsonl cannot be read: {error}")
+        return []
 
 
 def _seed_of(folder: Path) -> str:

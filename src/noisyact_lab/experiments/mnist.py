@@ -150,6 +150,10 @@ class Digits(Task[Network]):
         self.best.offer(valid_nll, index)
         return {"train_nll": train_nll, "valid_nll": valid_nll, "valid_error": valid_error}
 
+    def probe(self) -> tuple[Tensor]:
+        """Some of the validation images."""
+        return (self.valid[0][:128],)
+
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The lowest validation NLL, the test numbers there, the last training NLL, and how fast it fell."""
         best = min(evaluations, key=lambda line: line["valid_nll"])

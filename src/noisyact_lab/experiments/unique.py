@@ -142,6 +142,10 @@ class Unique(Task[Counter]):
         self.model.train()
         return {"test_error": 100 * int(sum(wrong)) / len(self.test_unique)}
 
+    def probe(self) -> tuple[Tensor]:
+        """Some of the test sequences."""
+        return (self.test_x[:, :64],)
+
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The error at the end and at parts of the budget, and the updates until it was first at most 1%."""
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,18 +17,24 @@ _MOST_POINTS = 300
 
 
 def curves_of(section: Section) -> dict[str, Any]:
-    """Return the curves of a section as JSON data for the page. Arms without an evaluation are left out."""
-    metrics = section.metrics
+    """Return the curves of a section as JSON data for the page. Arms without an evaluation are left out.
+
+    Of the numbers about noise there are only means, because there are many of them.
+    """
+    metrics, noise = section.metrics, section.noise
     arms = [
         {
             "index": index, "name": arm.row.name, "title": arm.row.title,
-            "mean": {metric: _thinned(mean_of(arm.runs, metric)) for metric in metrics},
+            "mean": {
+                metric: _thinned(mean_of(arm.runs, metric))
+                for metric in itertools.chain(metrics, *noise.values())
+            },
             "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= LEAST_SEEDS,
         }
         for index, arm in enumerate(section.arms)
         if any(run.curve for run in arm.runs)
     ]  # fmt: skip
-    return {"metrics": metrics, "headline": section.experiment.metric, "arms": arms}
+    return {"metrics": metrics, "noise": noise, "headline": section.experiment.metric, "arms": arms}
 
 
 def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:

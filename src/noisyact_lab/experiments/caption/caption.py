@@ -51,6 +51,8 @@ CAPTIONS = "captions of the test images"
 SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 """What `noisyact score` adds to a result, in per cent."""
 _DRAWN = 10
+_PROBED = 8
+"""Captions on which the noise is measured."""
 
 
 class Captions(Task[CaptionModel]):
@@ -123,6 +125,13 @@ class Captions(Task[CaptionModel]):
             total += _nll(logits, words, mask).sum()
         model.train(training)
         return total.item() / len(numbered.words)
+
+    def probe(self) -> tuple[Tensor, Tensor]:
+        """Some validation captions of medium length."""
+        part, pieces = self.material.valid, self.material.valid.numbered.pieces
+        rows, steps = pieces[len(pieces) // 2]
+        rows = rows[:_PROBED]
+        return part.annotations.at(part.numbered.images[rows]), part.numbered.words[rows, :steps]
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """NLLs of the weights that were best in validation; only here and later are the test captions read."""

@@ -161,6 +161,10 @@ class Mixture(Task[Network]):
         self.model.train()
         return measured
 
+    def probe(self) -> tuple[Tensor]:
+        """Some of the test points."""
+        return (self.test[0][:256],)
+
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The last evaluation."""
         return {
