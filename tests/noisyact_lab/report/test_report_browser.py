@@ -35,7 +35,7 @@ def short(value):
 
 def test_it_fills_itself_without_a_network_or_a_complaint(opened):
     page = opened()
-    assert page.locator(".chart svg").count() == 3 + 2  # test error, c, loss; phi and its derivative
+    assert page.locator(".chart svg").count() == 3 + 3 + 2  # test error, c, loss; the noise of a gate; the playground
     assert page.locator("#unique-smoke table.arms tbody tr").count() == 9
     assert page.get_by_role("row", name="hard LSTM, no noise").inner_text().endswith("1 diverged")
     assert page.locator(".samples[open] td").first.inner_text() == "a=3\nprint(a+4)"
@@ -126,18 +126,33 @@ def test_arms_are_shown_and_hidden(opened):
     page = opened()
     lines = page.locator("#unique-smoke .curves path.line[data-title='NAN, annealed']")
     button = page.locator("#unique-smoke .legend").get_by_role("button", name="NAN, annealed", exact=True)
-    assert lines.count() == 3
+    assert lines.count() == 3 + 3
     button.click()
     assert (lines.count(), button.get_attribute("aria-pressed")) == (0, "false")
-    assert page.locator("#unique-smoke .curves path.line[data-title='LSTM']").count() == 3
+    assert page.locator("#unique-smoke .curves path.line[data-title='LSTM']").count() == 3 + 2  # it has no p
     button.focus()
     page.keyboard.press("Space")
-    assert (lines.count(), button.get_attribute("aria-pressed")) == (3, "true")
+    assert (lines.count(), button.get_attribute("aria-pressed")) == (3 + 3, "true")
     page.get_by_role("button", name="none", exact=True).click()
     assert page.locator("#unique-smoke .curves path.line").count() == 0
     assert headline(page).inner_text().endswith("nothing to show")
     page.get_by_role("button", name="all", exact=True).click()
-    assert lines.count() == 3
+    assert lines.count() == 3 + 3
+
+
+def test_the_noise_of_every_gate_is_shown(opened, runs):
+    page = opened()
+    noise = page.locator("#unique-smoke .curves .multiples").nth(1)
+    titles = ["share saturated", "mean sigma", "mean |p|"]
+    assert [chart.locator("h4").inner_text() for chart in noise.locator(".chart").all()] == titles
+    select = page.get_by_label("Saturation and noise of")
+    assert select.locator("option").all_text_contents() == [f"lstm.l0.{gate}" for gate in "ifgoc"]
+    before = noise.locator("path.line").first.get_attribute("d")
+    select.select_option("lstm.l0.c")
+    assert noise.locator("path.line").first.get_attribute("d") != before
+    page.get_by_label("one panel per arm").check()
+    page.get_by_label("one panel per arm").uncheck()
+    assert page.get_by_label("Saturation and noise of").input_value() == "lstm.l0.c"
 
 
 def test_bands_runs_and_endings(opened):
