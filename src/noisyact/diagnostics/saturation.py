@@ -89,10 +89,22 @@ def saturation(
     ):
         output = model(*inputs, **keywords)
         gradients = _gradients(output, loss, calls)
-    measured: dict[str, list[UnitGroup]] = {}
+    by_name: dict[str, list[tuple[TracedCall, Tensor | None]]] = {}
     for call, gradient in zip(calls, gradients, strict=True):
-        measured.setdefault(call.name, []).append(call.measure(gradient))
-    return Saturation(tuple(_mean(groups) for groups in measured.values()), tuple(watch.findings()))
+        by_name.setdefault(call.name, []).append((call, gradient))
+    groups = (_mean([call.measure(gradient) for call, gradient in _merged(same)]) for same in by_name.values())
+    return Saturation(tuple(groups), tuple(watch.findings()))
+
+
+def _merged(calls: list[tuple[TracedCall, Tensor | None]]) -> list[tuple[TracedCall, Tensor | None]]:
+    """The calls of one nonlinearity as one call, if their inputs have one shape and no gradient is measured.
+
+    The steps of a recurrent layer are many small calls, and measuring each takes longer than running the model.
+    """
+    first = calls[0][0]
+    if any(gradient is not None or call.x.shape != first.x.shape for call, gradient in calls):
+        return calls
+    return [(dataclasses.replace(first, x=torch.stack([call.x for call, _ in calls])), None)]
 
 
 def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, calls: list[TracedCall]) -> list[Tensor | None]:

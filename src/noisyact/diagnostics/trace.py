@@ -51,6 +51,10 @@ class UnitGroup:
     """The mean absolute gradient through h; NaN without a loss."""
     stochastic: float = math.nan
     """The mean absolute gradient through sigma; NaN without a loss."""
+    drawn: float = math.nan
+    """The share of activations whose noise has a standard deviation above 0; NaN without noise or with a scale of 0."""
+    p: float = math.nan
+    """The mean absolute p; NaN if the noise has none."""
 
 
 class Function(NamedTuple):
@@ -66,6 +70,11 @@ class Function(NamedTuple):
     def sigma(self, x: Tensor) -> Tensor:
         """The standard deviation of the noise."""
         return torch.zeros_like(x) if self.noise is None else equations.noise_sigma(x, self.pair, *self._noise())
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether there is noise, and its scale is not 0."""
+        return self.noise is not None and self.scale is not None and bool(self.scale.any())
 
     def saturated(self, x: Tensor) -> Tensor:
         """Whether each element of x lies on or beyond a threshold."""
@@ -116,13 +125,18 @@ class TracedCall:
         function = self.function
         saturated = function.saturated(x).double().mean().item()
         depth = equations.delta(function.pair.h(x), function.pair.u(x)).abs().mean().item()
-        numbers = self.name, self.kind, saturated, depth, function.sigma(x).mean().item()
+        sigma = function.sigma(x)
+        numbers = self.name, self.kind, saturated, depth, sigma.mean().item()
+        noise = {
+            "drawn": (sigma > 0).double().mean().item() if function.is_noisy else math.nan,
+            "p": math.nan if function.p is None else function.p.abs().mean().item(),
+        }
         if gradient is None:
-            return UnitGroup(*numbers)
+            return UnitGroup(*numbers, **noise)
         linear, nonlinear, stochastic = (
             (gradient.double() * path).abs().mean().item() for path in function.paths(x, self.xi)
         )
-        return UnitGroup(*numbers, linear, nonlinear, stochastic)
+        return UnitGroup(*numbers, linear, nonlinear, stochastic, **noise)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,10 @@ import torch
 from noisyact_lab.data import locate
 from noisyact_lab.engine.task import Task
 
-__all__ = ["Arm", "Experiment", "UnknownName", "check_at_least", "experiment_names", "load_experiment"]
+__all__ = [
+    "Arm", "Comparison", "Experiment", "UnknownName", "check_at_least", "compared_with", "experiment_names",
+    "load_experiment",
+]  # fmt: skip
 
 PRESETS = ("smoke", "short", "paper")
 """Sizes of an experiment: seconds on a CPU; minutes on a CPU; the paper's own."""
@@ -30,6 +33,9 @@ _PLACES = {
     "recall": "noisyact_lab.experiments.recall:RECALL",
     "translate": "noisyact_lab.experiments.translate.translate:TRANSLATE",
 }
+
+
+_SCHEMES = ("nan", "nah", "nani", "nanil", "nanis")
 
 
 class UnknownName(ValueError):
@@ -66,6 +72,42 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A comparison of two arms that an experiment makes, declared beside its arms.
+
+    Args:
+        arm: the one whose number is on the left of the difference.
+        against: the other.
+        metric: a key of the result; the headline if empty.
+        margin: if given, the claim is that the arms differ by less than this, and equivalence is tested.
+        times: the metric is the updates to a threshold; a run that never reached it is censored at its end.
+    """
+
+    arm: str
+    against: str
+    metric: str = ""
+    margin: float | None = None
+    times: bool = False
+
+    def __post_init__(self) -> None:
+        if self.arm == self.against:
+            raise ValueError(f"comparison of {self.arm!r} with itself")
+        if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
+            raise ValueError(f"comparison of {self.arm} and {self.against}: margin={self.margin}: must be above 0")
+        if self.times and (not self.metric or self.margin is not None):
+            raise ValueError(f"comparison of {self.arm} and {self.against}: times need a metric and have no margin")
+
+
+def compared_with(against: str, *arms: str) -> tuple[Comparison, ...]:
+    """A comparison by the headline of each arm with the same other one.
+
+    >>> [comparison.arm for comparison in compared_with("hard", "nan", "nah")]
+    ['nan', 'nah']
+    """
+    return tuple(Comparison(arm, against) for arm in arms)
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """An experiment.
 
@@ -88,6 +130,8 @@ class Experiment:
             the end nothing is left to compare.
         commentary: what agrees with the paper and what does not, by preset; plain text, a blank line between
             paragraphs. A file `commentary.txt` beside the runs takes its place.
+        comparisons: those that its table tests, stated before any run that they are to judge; None for the default of
+            :meth:`family`.
     """
 
     name: str
@@ -105,6 +149,31 @@ class Experiment:
     minutes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matched: str | None = None
     commentary: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    comparisons: tuple[Comparison, ...] | None = None
+
+    def family(self) -> tuple[Comparison, ...]:
+        """The comparisons that a table of this experiment makes: p-values are corrected for all of them together.
+
+        The default asks what is gained over the reference, over the hard functions without noise, and by the noise over
+        the leak alone. The reference (or tanh), hard, leak, and each arm named after a scheme (nan, nah-annealed, ...)
+        take part: hard, leak and noisy arms against the reference; leak and noisy arms against hard; noisy arms against
+        leak.
+
+        >>> [(c.arm, c.against) for c in load_experiment("translate").family()]
+        [('hard', 'reference'), ('leak', 'reference'), ('nah', 'reference'),
+         ('leak', 'hard'), ('nah', 'hard'), ('nah', 'leak')]
+        """
+        if self.comparisons is not None:
+            return self.comparisons
+        names = [arm.name for arm in self.arms]
+        noisy = [name for name in names if name.split("-")[0] in _SCHEMES]
+        controls = [next((name for name in ("reference", "tanh") if name in names), ""), "hard", "leak"]
+        controls = [name for name in controls if name in names]
+        return tuple(
+            comparison
+            for i, control in enumerate(controls)
+            for comparison in compared_with(control, *controls[i + 1 :], *noisy)
+        )
 
     def arm(self, name: str) -> Arm:
         """The arm of that name."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from noisyact_lab.engine import noise_check
 from noisyact_lab.engine.distributed import check_spreading
 from noisyact_lab.engine.folder import (
     checkpoint,
@@ -99,7 +100,7 @@ def _resume(folder: Path, config: dict[str, Any], task: Task) -> tuple[int, list
     write_json(folder / "config.json", config)  # only now: these settings do make a task
     done, evaluations, timing = _last_usable(folder, task)
     checkpoint.tidy(folder / "checkpoints", done)  # a kill during the last save leaves files behind
-    records.rewrite(folder, evaluations, timing)  # what was recorded after the checkpoint will be recorded again
+    records.rewrite(folder, done, evaluations, timing)  # what was recorded after the checkpoint will be recorded again
     return done, evaluations, timing[-1]["seconds"] if timing else 0.0
 
 
@@ -179,8 +180,8 @@ def _train(
 
 
 def _keep(folder: Path, task: Task, evaluations: list[dict[str, float]], when: dict[str, Any]) -> None:
-    """Record the last evaluation, and then save the task."""
-    records.append(folder, evaluations[-1], when)
+    """Record the last evaluation and the noise drawn now, and then save the task."""
+    records.append(folder, evaluations[-1], when, noise_check.measured(task))
     checkpoint.save(folder / "checkpoints", when["update"], task, records.seal(evaluations))
 
 

@@ -144,6 +144,13 @@ class Task(abc.ABC, Generic[M]):
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The run's numbers, from all its evaluations."""
 
+    def probe(self) -> tuple[Any, ...] | None:
+        """The model's arguments for a small batch, on which :mod:`noisyact_lab.engine.noise_check` measures the noise.
+
+        The same at every evaluation, and no random number is drawn for it. None if there is nothing to measure.
+        """
+        return None
+
     def samples(self) -> list[dict[str, Any]]:
         """Tables of text to keep of a finished run: dictionaries with a title, columns and rows."""
         return []

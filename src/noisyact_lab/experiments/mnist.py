@@ -22,7 +22,7 @@ from noisyact_lab.data import idx
 from noisyact_lab.data.catalog import dataset
 from noisyact_lab.data.locate import file_in, find
 from noisyact_lab.data.verify import verify
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.engine.task import Task
 from noisyact_lab.tasks.batches import EpochBatches
 from noisyact_lab.tasks.best_weights import BestWeights
@@ -150,6 +150,10 @@ class Digits(Task[Network]):
         self.best.offer(valid_nll, index)
         return {"train_nll": train_nll, "valid_nll": valid_nll, "valid_error": valid_error}
 
+    def probe(self) -> tuple[Tensor]:
+        """Some of the validation images."""
+        return (self.valid[0][:128],)
+
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The lowest validation NLL, the test numbers there, the last training NLL, and how fast it fell."""
         best = min(evaluations, key=lambda line: line["valid_nll"])
@@ -204,5 +208,15 @@ MNIST = Experiment(
     "intervals. An arm that does what the leak alone does as well owes it to the leak and not to the noise.",
     start=Digits,
     data=("mnist",),
+    comparisons=(
+        *compared_with("tanh", "nan", "nah", "nani", "nanil", "nanis"),
+        *compared_with("hard", "leak", "nan", "nah"),
+        *compared_with("leak", "nan", "nah"),
+        *(
+            Comparison(arm, against, "updates_to_train_nll_0.1", times=True)
+            for arm in ("nan", "nah")
+            for against in ("tanh", "hard", "leak")
+        ),
+    ),
     minutes={"smoke": 0.05, "short": 0.4, "paper": 2.0},
 )

@@ -28,7 +28,7 @@ from torch import Tensor
 import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.data.text import CHARACTERS, penn_treebank
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.models.language_model import LanguageModel, mean_nll
 from noisyact_lab.tasks.best_weights import BestWeights
 from noisyact_lab.tasks.noise_settings import NoiseSettings
@@ -131,5 +131,16 @@ PTB_CHAR = Experiment(
     "intervals.",
     start=Characters,
     data=("ptb",),
+    comparisons=(
+        *compared_with("reference", "hard", "leak", "nan", "nani", "nanis"),
+        *compared_with("hard", "leak", "nan"),
+        Comparison("nan", "leak"),
+        Comparison("nan", "nani", "train_bpc", margin=0.02),
+        *(
+            Comparison("nanis", against, metric)
+            for against in ("nan", "nani")
+            for metric in ("train_bpc_at_10%", "train_bpc")
+        ),
+    ),
     minutes={"smoke": 0.1, "short": 1.2, "paper": 70.0},
 )

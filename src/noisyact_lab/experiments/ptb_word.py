@@ -24,7 +24,7 @@ import torch
 import noisyact as na
 from noisyact.ops import triton
 from noisyact_lab.data.text import WORDS, penn_treebank
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Experiment, compared_with
 from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.language_model import LanguageModel, mean_nll, perplexity
 from noisyact_lab.tasks.noise_settings import NoiseSettings
@@ -153,6 +153,11 @@ PTB_WORD = Experiment(
     "NAH with alpha = 1 gains over the hard LSTM is the noise's.",
     start=Words,
     data=("ptb",),
+    comparisons=(
+        *compared_with("reference", "hard", "leak", "nan", "nah", "nani", "nanil", "nanis"),
+        *compared_with("hard", "leak", "nan", "nah", "nah-no-leak"),
+        *compared_with("leak", "nan", "nah"),
+    ),
     minutes={"smoke": 0.1, "short": 1.6, "paper": 35.0},
 )
 PTB_WORD_MEDIUM = Experiment(

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import noisyact as na
-from noisyact_lab.engine.experiment import Arm, Experiment, UnknownName, check_at_least
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, UnknownName, check_at_least
 from noisyact_lab.engine.task import Task
 from noisyact_lab.models.ntm import NTM
 from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
@@ -162,9 +162,8 @@ class Recall(Task[NTM]):
         wrong = (logits > 0) != (self.valid_answer > 0)
         wrong_bits = dict(zip(self._counts(), (100 * wrong.double().mean(dim=(0, 2, 3))).tolist(), strict=True))
         settings = self.settings
-        longest = self.valid_x[:, -settings.validation :]
         self.model.eval()
-        units = na.saturation(self.model, longest[:, :_MEASURED], answer=settings.item_length).groups
+        units = na.saturation(self.model, *self.probe()).groups
         self.model.train()
         return {
             "valid_error": sum(wrong_bits.values()) / len(wrong_bits),
@@ -173,6 +172,10 @@ class Recall(Task[NTM]):
             "valid_nll": _nats(logits, self.valid_answer).item(),
             **({"saturated": 100 * units[0].saturated} if units else {}),
         }
+
+    def probe(self) -> tuple[Tensor, int]:
+        """Some of the longest validation sequences."""
+        return self.valid_x[:, -self.settings.validation :][:, :_MEASURED], self.settings.item_length
 
     def _answers(self) -> Tensor:
         """The logits of the answers to all validation sequences, [item_length, counts, validation, bits]."""
@@ -256,5 +259,13 @@ RECALL = Experiment(
     "updates; each by more than the 95% intervals. What the hard function, the leak alone or noise that is not "
     "annealed do as well is not owed to the annealing.",
     start=Recall,
+    comparisons=tuple(
+        comparison
+        for against in ("reference", "hard", "leak", "nan")
+        for comparison in (
+            Comparison("nan-annealed", against),
+            Comparison("nan-annealed", against, "updates_to_10%", times=True),
+        )
+    ),
     minutes={"smoke": 0.05, "short": 2.0, "paper": 25.0},
 )

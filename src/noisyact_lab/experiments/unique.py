@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import noisyact as na
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.engine.task import Task
 from noisyact_lab.models.embedding import Embedding
 from noisyact_lab.tasks.batches import RandomBatches
@@ -142,6 +142,10 @@ class Unique(Task[Counter]):
         self.model.train()
         return {"test_error": 100 * int(sum(wrong)) / len(self.test_unique)}
 
+    def probe(self) -> tuple[Tensor]:
+        """Some of the test sequences."""
+        return (self.test_x[:, :64],)
+
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The error at the end and at parts of the budget, and the updates until it was first at most 1%."""
         return {
@@ -181,5 +185,15 @@ UNIQUE = Experiment(
     "NANIL annealed, NAN and the reference; each by more than the 95% intervals.",
     start=Unique,
     matched="reference",
+    comparisons=(
+        *compared_with("reference", "hard", "leak", "nan", "curriculum", "nan-annealed"),
+        *compared_with("hard", "leak", "nan", "nan-annealed"),
+        *compared_with("leak", "nan", "nan-annealed"),
+        *(Comparison("nan-annealed", against) for against in ("nan", "curriculum", "nanil-annealed")),
+        *(
+            Comparison("nan-annealed", against, "updates_to_1%", times=True)
+            for against in ("reference", "hard", "leak")
+        ),
+    ),
     minutes={"smoke": 0.05, "short": 0.5, "paper": 6.0},
 )

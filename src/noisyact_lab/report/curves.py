@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from noisyact_lab.analysis.intervals import interval
+from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, mean_interval
 from noisyact_lab.report.sections import Column, Run, Section
 
 __all__ = ["curves_of", "mean_of"]
 
 _MOST_POINTS = 300
 """The maximum number of points in a line. More would not be visible on a screen."""
-_LEAST_RUNS = 3
-"""The minimum number of runs for a band. The interval of two runs is nine times as wide as their distance."""
 
 
 def curves_of(section: Section) -> dict[str, Any]:
-    """Return the curves of a section as JSON data for the page. Arms without an evaluation are left out."""
-    metrics = section.metrics
+    """Return the curves of a section as JSON data for the page. Arms without an evaluation are left out.
+
+    Of the numbers about noise there are only means, because there are many of them.
+    """
+    metrics, noise = section.metrics, section.noise
     arms = [
         {
             "index": index, "name": arm.row.name, "title": arm.row.title,
-            "mean": {metric: _thinned(mean_of(arm.runs, metric)) for metric in metrics},
-            "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= _LEAST_RUNS,
+            "mean": {
+                metric: _thinned(mean_of(arm.runs, metric))
+                for metric in itertools.chain(metrics, *noise.values())
+            },
+            "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= LEAST_SEEDS,
         }
         for index, arm in enumerate(section.arms)
         if any(run.curve for run in arm.runs)
     ]  # fmt: skip
-    return {"metrics": metrics, "headline": section.experiment.metric, "arms": arms}
+    return {"metrics": metrics, "noise": noise, "headline": section.experiment.metric, "arms": arms}
 
 
 def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:
@@ -37,11 +42,11 @@ def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:
 
     >>> columns = [{"update": [1, 2], "loss": [3.0, 1.0]}, {"update": [1, 2, 3], "loss": [5.0, 1.0, 1.0]}]
     >>> mean_of([Run("0", "finished", "", None, "cpu", of_run) for of_run in columns], "loss")
-    {'x': [1, 2], 'y': [4.0, 1.0], 'low': [-8.706, 1.0], 'high': [16.706, 1.0]}
+    {'x': [1, 2], 'y': [4.0, 1.0], 'low': [-8.7062, 1.0], 'high': [16.706, 1.0]}
     """
     finished = [dict(zip(*_line(run, metric), strict=True)) for run in runs if run.status == "finished"]
     shared = sorted(set.intersection(*(set(line) for line in finished))) if finished else []
-    ends = [interval([line[update] for line in finished]) for update in shared]
+    ends = [mean_interval([line[update] for line in finished]) for update in shared]
     y, low, high = ([_rounded(end[i]) for end in ends] for i in range(3))
     return {"x": [*shared], "y": y, "low": low, "high": high}
 

@@ -21,8 +21,9 @@ from typing import Any
 import jinja2
 
 import noisyact
-from noisyact_lab.analysis import agreement
-from noisyact_lab.analysis.results_table import Estimate
+from noisyact_lab.analysis import agreement, comparisons
+from noisyact_lab.analysis.estimates import Estimate
+from noisyact_lab.analysis.statistics.intervals import missing
 from noisyact_lab.report.curves import curves_of
 from noisyact_lab.report.sections import Section, embedded, sections, strangers
 
@@ -41,6 +42,8 @@ def write(out: Path, to: Path, figures: Sequence[dict[str, str]] = ()) -> Path:
     """
     from noisyact_lab.engine.folder.files import write_text
 
+    if said := missing():
+        raise ValueError(said)
     found = sections(out)
     script = "\n".join(_part(name) for name in _SCRIPTS)
     environment = jinja2.Environment(
@@ -105,6 +108,7 @@ def _shown(section: Section) -> dict[str, Any]:
         "summary": agreement.summary(pairs), "order": table.order(), "pictures": pictures, "span": span,
         "samples": [arm for arm in arms if arm["samples"]], "count": section.count,
         "papers": any(arm.row.paper is not None for arm in section.arms),
+        "comparisons": comparisons.kinds(table.comparisons, table.metric),
     }  # fmt: skip
 
 

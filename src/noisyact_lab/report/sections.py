@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from noisyact_lab.analysis.results_table import Row, Table, sweep_table_of, table_of
+from noisyact_lab.analysis.estimates import Row
+from noisyact_lab.analysis.noise_records import Units, lines_of_noise
+from noisyact_lab.analysis.results_table import Table, sweep_table_of, table_of
 from noisyact_lab.engine.experiment import PRESETS, Experiment, experiment_names, load_experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
@@ -24,6 +27,10 @@ _MOST_ROWS = 40
 _MOST_BYTES = 2_000_000
 """The maximum size of a picture in bytes."""
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+
+NOISE = "noise of "
+"""The names of columns about noise begin with this; then come the nonlinearity, a colon, and the number's name."""
+_NOISE_NAMES = {"saturated": "share saturated", "sigma": "mean sigma", "p": "mean |p|"}
 
 Column = list[float | None]
 _T = TypeVar("_T")
@@ -87,7 +94,18 @@ class Section:
     def metrics(self) -> list[str]:
         """The names of all recorded metrics, starting with the experiment's headline metric."""
         names = {name for arm in self.arms for run in arm.runs for name in run.curve} - {"update"}
-        return sorted(names, key=lambda name: (name != self.experiment.metric, name))
+        plain = (name for name in names if not name.startswith(NOISE))
+        return sorted(plain, key=lambda name: (name != self.experiment.metric, name))
+
+    @property
+    def noise(self) -> dict[str, list[str]]:
+        """The names of the columns about noise, by nonlinearity: share saturated, sigma, |p|."""
+        names = dict.fromkeys(name for arm in self.arms for run in arm.runs for name in run.curve)
+        found: dict[str, list[str]] = {}
+        for name in names:
+            if name.startswith(NOISE):
+                found.setdefault(name.removeprefix(NOISE).partition(": ")[0], []).append(name)
+        return found
 
     @property
     def count(self) -> dict[str, int]:
@@ -201,7 +219,8 @@ def _run(folder: Path, who: str, notes: list[str]) -> Run:
     status = status if status in _STATUSES else "partial"
     lines = _noted(notes, who, lambda: read_lines(folder / "metrics.jsonl"), [])
     timing = _noted(notes, who, lambda: read_lines(folder / "timing.jsonl"), [])
-    curve = _noted(notes, f"{who} metrics.jsonl:", lambda: _columns(lines), {})
+    noise = _noted([], who, lambda: _noise_columns(lines_of_noise(folder)), {})  # the table has a note if it is broken
+    curve = _noted(notes, f"{who} metrics.jsonl:", lambda: _columns(_joined(lines, noise)), {})
     last = timing[-1] if timing and isinstance(timing[-1], dict) else {}
     ending = _noted(notes, who, lambda: _ending(status, curve, config, last), status)
     seconds, device = last.get("seconds"), config.get("device", "")
@@ -219,6 +238,28 @@ def _ending(status: str, curve: dict[str, Column], config: dict[str, Any], last:
         return f"finished after {updates[-1]:,} updates"
     total = config.get("settings", {}).get("updates")
     return f"unfinished: recorded up to update {updates[-1]:,}" + (f" of {total:,}" if is_finite(total) else "")
+
+
+def _noise_columns(lines: list[tuple[float, Units]]) -> dict[float, dict[str, float]]:
+    """The numbers about noise at each update, by the name of their column.
+
+    >>> _noise_columns([(20, {"lstm.l0.f": {"saturated": 0.5, "drawn": 0.5}})])
+    {20: {'noise of lstm.l0.f: share saturated': 0.5}}
+    """
+    return {
+        update: {
+            f"{NOISE}{unit}: {shown}": numbers[name]
+            for unit, numbers in units.items()
+            for name, shown in _NOISE_NAMES.items()
+            if name in numbers
+        }
+        for update, units in lines
+    }
+
+
+def _joined(lines: list[dict[str, Any]], noise: dict[float, dict[str, float]]) -> list[dict[str, Any]]:
+    """Each evaluation with what was measured of the noise at its update."""
+    return [line | noise.get(line.get("update", math.nan), {}) for line in lines] if noise else lines
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Column]:

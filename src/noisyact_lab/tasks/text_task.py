@@ -20,6 +20,8 @@ from noisyact_lab.models.language_model import LanguageModel, continuation
 
 __all__ = ["CarriedState", "TextTask", "columns"]
 
+_PROBED = 8
+"""Columns on which the noise is measured."""
 _PROMPTS = 4
 _WORDS = 25
 _READ = 5000
@@ -141,6 +143,10 @@ class TextTask(Task[LanguageModel]):
         self.descend(self.steps * nll, self.settings.max_gradient_norm)
         self.carried.keep(state)
         self.add_loss(nll)
+
+    def probe(self) -> tuple[Tensor]:
+        """The first steps of some columns of the training text, from a state of zeros."""
+        return (self.train[: self.steps, :_PROBED],)
 
     @property
     def final(self) -> LanguageModel:

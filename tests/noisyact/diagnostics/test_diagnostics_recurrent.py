@@ -172,3 +172,13 @@ def test_training_is_the_same_with_a_meter(make):
         meter.close()
     assert all(map(torch.equal, *found))
     assert calls == ["auto", "auto"]
+
+
+def test_the_steps_are_measured_together_as_they_are_one_by_one():
+    """Without a loss all steps are one tensor; with one, each has its own gradient."""
+    lstm, x = na.NoisyLSTM(3, 4, noise="nah", num_layers=2).eval(), 5 * torch.randn(6, 2, 3)
+    together, alone = na.saturation(lstm, x), na.saturation(lstm, x, loss=lambda out: out[0].square().mean())
+    for one, other in zip(together, alone, strict=True):
+        for number in ("saturated", "depth", "sigma", "drawn", "p"):
+            assert getattr(one, number) == pytest.approx(getattr(other, number), rel=1e-6), (one.name, number)
+    assert max(group.saturated for group in together) > 0

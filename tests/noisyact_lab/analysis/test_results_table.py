@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from noisyact_lab.analysis.results_table import Estimate, sweep_table_of, table_of
+from noisyact_lab.analysis.estimates import Estimate
+from noisyact_lab.analysis.results_table import sweep_table_of, table_of
+from noisyact_lab.analysis.statistics.intervals import Pooled
 from noisyact_lab.engine.folder.files import write_json, write_lines
 from noisyact_lab.engine.job import folder_of
 from noisyact_lab.experiments.ptb_word import PTB_WORD
@@ -26,13 +28,19 @@ def row(table, name):
 
 
 def test_intervals_by_hand():
-    # Mean 4, deviations -2, 0, 2: s = sqrt(8/2) = 2; t with 2 degrees of freedom 4.303; 4.303 * 2 / sqrt(3) = 4.9687.
+    # Mean 4, deviations -2, 0, 2: s = sqrt(8/2) = 2; t with 2 degrees of freedom 4.3027; 4.3027 * 2 / sqrt(3) = 4.9683.
     estimate = Estimate((2.0, 4.0, 6.0))
     assert estimate.mean == 4.0
-    assert estimate.interval == pytest.approx((4 - 4.9687, 4 + 4.9687), abs=1e-4)
-    # Two: s = sqrt(2), half = 12.706 * sqrt(2) / sqrt(2).
-    assert Estimate((1.0, 3.0)).interval == pytest.approx((2 - 12.706, 2 + 12.706))
-    assert Estimate((1.0,)).interval is None
+    assert estimate.interval == pytest.approx((4 - 4.9683, 4 + 4.9683), abs=1e-4)
+    # Two: s = sqrt(2), half = 12.706 * sqrt(2) / sqrt(2). The rules of agreement use it; it is not shown.
+    assert Estimate((1.0, 3.0)).own_interval == pytest.approx((2 - 12.706, 2 + 12.706), abs=1e-3)
+    assert Estimate((1.0, 3.0)).interval is None
+    assert Estimate((1.0,)).own_interval is None
+    # Pooled: t with 4 degrees of freedom 2.776; 2.776 * 2 / sqrt(2) = 3.926. Three seeds have their own.
+    pooled = Pooled(2.0, freedom=4, p=0.5)
+    assert Estimate((1.0, 3.0), pooled=pooled).interval == pytest.approx((2 - 3.9263, 2 + 3.9263), abs=1e-3)
+    assert Estimate((2.0, 4.0, 6.0), pooled=pooled).interval == estimate.interval
+    assert Estimate((1.0, 3.0), pooled=Pooled(2.0, freedom=4, p=0.01)).interval is None  # variances differ
     assert Estimate(()).mean is None
 
 
@@ -40,8 +48,9 @@ def test_numbers_in_words():
     assert str(Estimate((2.0, 4.0, 6.0))) == "4.0 ± 5.0"
     assert str(Estimate((5.0,))) == "5"
     assert str(Estimate((None, None))) == "not reached"
-    assert str(Estimate((None, 1200.0, 1400.0))) == "1300 ± 1271 (2 of 3 reached)"
+    assert str(Estimate((None, 1200.0, 1400.0))) == "1300 (2 of 3 reached)"
     assert str(Estimate(())) == "-"
+    assert str(Estimate((5.0,), pooled=Pooled(1.0, freedom=4, p=0.5))) == "5.0 ± 2.8*"
 
 
 def test_every_run_is_counted(tmp_path):
@@ -126,6 +135,7 @@ def test_sweep_rows_do_not_have_the_arms_setting(tmp_path):
     assert text.splitlines()[0].endswith("preset smoke: sweep of nani")
     rows = [line.split() for line in text.splitlines() if line.startswith("sigma")]
     assert rows == [["sigma=0.01", "1", "3", "-"], ["sigma=1", "1", "3", "-"]]
+    assert table.comparisons == ()
     assert [row["title"] for row in table.as_json()["rows"]] == ["sigma=0.01", "sigma=1"]
 
 
@@ -143,7 +153,9 @@ def test_no_line_is_wider_than_the_terminal(width, tmp_path):
     assert set(wide.split()) == set(narrow.split())
     for name in ("test_error_at_10%", "updates_to_1%", "seconds"):
         assert name in narrow
-    blocks = narrow.split("\n\n")[1:-1]
+    above, said, _ = narrow.partition("Differences of")
+    assert said
+    blocks = above.split("\n\n")[1:-1]
     assert len(blocks) > 1
     for block in blocks:
         rows = [line.split()[0] for line in block.splitlines() if not line.startswith(" ")]

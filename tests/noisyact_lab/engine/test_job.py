@@ -56,6 +56,6 @@ def test_the_names_on_the_disk(tmp_path):
     assert list(state["records"]) == ["bytes", "sha256"]
     assert list(read_lines(todo.folder / "timing.jsonl")[0]) == ["update", "seconds", "at"]
     found = {path.relative_to(todo.folder).as_posix() for path in todo.folder.rglob("*") if path.is_file()}
-    records = {"config.json", "metrics.jsonl", "timing.jsonl", "result.json"}
+    records = {"config.json", "metrics.jsonl", "timing.jsonl", "noise.jsonl", "result.json"}
     files = ("state.json", "tensors.safetensors")
     assert found == records | {f"checkpoints/{update:09d}/{file}" for update in (10, 12) for file in files}

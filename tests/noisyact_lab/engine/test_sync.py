@@ -59,7 +59,7 @@ def test_loggers_and_leftovers_stay_where_they_are(tmp_path):
 
 
 def test_of_a_finished_run_checkpoints_are_not_sent(sent):
-    assert set(contents(sent[1])) == {"config.json", "metrics.jsonl", "timing.jsonl", "result.json"}
+    assert set(contents(sent[1])) == {"config.json", "metrics.jsonl", "timing.jsonl", "noise.jsonl", "result.json"}
 
 
 class Killed(BaseException):

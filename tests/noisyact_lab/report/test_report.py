@@ -14,8 +14,9 @@ import pytest
 import report_cases
 
 from noisyact_lab.analysis import agreement
-from noisyact_lab.analysis.intervals import interval
-from noisyact_lab.analysis.results_table import Estimate, Row, Table
+from noisyact_lab.analysis.estimates import Estimate, Row
+from noisyact_lab.analysis.results_table import Table
+from noisyact_lab.analysis.statistics.intervals import mean_interval
 from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import write_json, write_text
 from noisyact_lab.engine.folder.records import clear
@@ -67,7 +68,7 @@ def test_curves_are_means_of_finished_runs_alone(out):
     mean = drawn["reference"]["mean"]["test_error"]
     assert mean["x"] == [20, 40, 60]
     for i, values in enumerate(zip(*recorded, strict=True)):
-        assert (mean["y"][i], mean["low"][i], mean["high"][i]) == pytest.approx(interval(values), rel=1e-4)
+        assert (mean["y"][i], mean["low"][i], mean["high"][i]) == pytest.approx(mean_interval(values), rel=1e-4)
     assert drawn["reference"]["banded"]
     assert not drawn["nan-annealed"]["banded"]  # two runs
     assert drawn["leak"]["mean"]["test_error"]["x"] == []
@@ -108,12 +109,13 @@ def test_pairs_of_arms_by_hand():
 
 
 def test_the_paper_against_our_interval():
-    two = Estimate((1.0, 3.0))  # 2 +- 12.706
-    assert agreement.against_paper(two, 14.0) == "the paper's value is inside our interval"
-    assert agreement.against_paper(two, 15.0) == "ours is lower: the paper's value is above our interval"
-    assert agreement.against_paper(two, -11.0) == "ours is higher: the paper's value is below our interval"
+    three = Estimate((1.0, 2.0, 3.0))  # 2 +- 2.484
+    assert agreement.against_paper(three, 4.4) == "the paper's value is inside our interval"
+    assert agreement.against_paper(three, 4.5) == "ours is lower: the paper's value is above our interval"
+    assert agreement.against_paper(three, -0.5) == "ours is higher: the paper's value is below our interval"
     assert agreement.against_paper(Estimate((None,)), 1.0) == "we have no number"
-    assert agreement.against_paper(two, None) == "the paper gives no number"
+    assert agreement.against_paper(Estimate((1.0, 3.0)), 4.4) == "ours is lower; too few runs for an interval"
+    assert agreement.against_paper(three, None) == "the paper gives no number"
 
 
 def test_the_page_stands_alone(copy, tmp_path):

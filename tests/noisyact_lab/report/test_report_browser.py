@@ -10,7 +10,7 @@ import torch
 from browser_cases import chromium, in_a_browser, opened_page, runs_with_extras, written_page  # noqa: F401
 
 import noisyact as na
-from noisyact_lab.analysis.intervals import interval
+from noisyact_lab.analysis.statistics.intervals import mean_interval
 
 pytestmark = in_a_browser
 
@@ -35,7 +35,7 @@ def short(value):
 
 def test_it_fills_itself_without_a_network_or_a_complaint(opened):
     page = opened()
-    assert page.locator(".chart svg").count() == 3 + 2  # test error, c, loss; phi and its derivative
+    assert page.locator(".chart svg").count() == 3 + 3 + 2  # test error, c, loss; the noise of a gate; the playground
     assert page.locator("#unique-smoke table.arms tbody tr").count() == 9
     assert page.get_by_role("row", name="hard LSTM, no noise").inner_text().endswith("1 diverged")
     assert page.locator(".samples[open] td").first.inner_text() == "a=3\nprint(a+4)"
@@ -50,7 +50,7 @@ def test_hovering_shows_the_values_and_their_interval(opened, runs):
     tip = chart.locator(".tip")
     assert not tip.is_visible()
     chart.locator("svg").hover(position={"x": 900, "y": 100})  # the last update is nearest
-    mean, low, high = interval([seed[60] for seed in recorded(runs, "reference")])
+    mean, low, high = mean_interval([seed[60] for seed in recorded(runs, "reference")])
     assert tip.locator("b").inner_text() == "update 60"
     row = tip.locator(".value", has_text=re.compile("^LSTM"))
     number, *ends = re.findall(r"-?[\d.]+", row.locator(".figure").inner_text())
@@ -126,18 +126,33 @@ def test_arms_are_shown_and_hidden(opened):
     page = opened()
     lines = page.locator("#unique-smoke .curves path.line[data-title='NAN, annealed']")
     button = page.locator("#unique-smoke .legend").get_by_role("button", name="NAN, annealed", exact=True)
-    assert lines.count() == 3
+    assert lines.count() == 3 + 3
     button.click()
     assert (lines.count(), button.get_attribute("aria-pressed")) == (0, "false")
-    assert page.locator("#unique-smoke .curves path.line[data-title='LSTM']").count() == 3
+    assert page.locator("#unique-smoke .curves path.line[data-title='LSTM']").count() == 3 + 2  # it has no p
     button.focus()
     page.keyboard.press("Space")
-    assert (lines.count(), button.get_attribute("aria-pressed")) == (3, "true")
+    assert (lines.count(), button.get_attribute("aria-pressed")) == (3 + 3, "true")
     page.get_by_role("button", name="none", exact=True).click()
     assert page.locator("#unique-smoke .curves path.line").count() == 0
     assert headline(page).inner_text().endswith("nothing to show")
     page.get_by_role("button", name="all", exact=True).click()
-    assert lines.count() == 3
+    assert lines.count() == 3 + 3
+
+
+def test_the_noise_of_every_gate_is_shown(opened, runs):
+    page = opened()
+    noise = page.locator("#unique-smoke .curves .multiples").nth(1)
+    titles = ["share saturated", "mean sigma", "mean |p|"]
+    assert [chart.locator("h4").inner_text() for chart in noise.locator(".chart").all()] == titles
+    select = page.get_by_label("Saturation and noise of")
+    assert select.locator("option").all_text_contents() == [f"lstm.l0.{gate}" for gate in "ifgoc"]
+    before = noise.locator("path.line").first.get_attribute("d")
+    select.select_option("lstm.l0.c")
+    assert noise.locator("path.line").first.get_attribute("d") != before
+    page.get_by_label("one panel per arm").check()
+    page.get_by_label("one panel per arm").uncheck()
+    assert page.get_by_label("Saturation and noise of").input_value() == "lstm.l0.c"
 
 
 def test_bands_runs_and_endings(opened):

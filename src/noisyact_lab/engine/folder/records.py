@@ -1,7 +1,7 @@
 """What a run records: its settings, its evaluations and when they were made, and its result with a signature.
 
 `config.json` has every setting, `metrics.jsonl` a line for each evaluation, `timing.jsonl` a line for when it was made,
-and `result.json` the numbers and their signature.
+`noise.jsonl` a line for the noise drawn then, and `result.json` the numbers and their signature.
 
 A checkpoint stores the length and the checksum of the evaluations before it. A resumed run therefore detects lines that
 were lost, doubled or changed while it was stopped. Lines after these were appended before a kill, and are recorded
@@ -37,11 +37,11 @@ from noisyact_lab.engine.folder.files import (
 )
 
 __all__ = [
-    "FILES", "METRICS", "TIMING", "append", "clear", "commit", "finished", "recorded", "rewrite", "seal",
+    "METRICS", "NOISE", "TIMING", "append", "clear", "commit", "finished", "recorded", "rewrite", "seal",
     "signature",
 ]  # fmt: skip
 
-METRICS, TIMING = FILES = "metrics.jsonl", "timing.jsonl"
+METRICS, TIMING, NOISE = "metrics.jsonl", "timing.jsonl", "noise.jsonl"
 
 Lines = list[dict[str, Any]]
 
@@ -49,7 +49,8 @@ Lines = list[dict[str, Any]]
 def clear(folder: Path) -> None:
     """Remove all files of a run, also those of its loggers."""
     # The settings go last: they say which run the checkpoints belong to.
-    for name in ("checkpoints", "logs", "pictures", "result.json", "samples.json", *FILES, "config.json"):
+    files = (METRICS, TIMING, NOISE, "config.json")
+    for name in ("checkpoints", "logs", "pictures", "result.json", "samples.json", *files):
         remove(folder / name)
 
 
@@ -95,16 +96,22 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {"settings": settings}
 
 
-def append(folder: Path, evaluation: dict[str, float], when: dict[str, Any]) -> None:
-    """Append an evaluation and its time."""
+def append(
+    folder: Path, evaluation: dict[str, float], when: dict[str, Any], noise: Mapping[str, Mapping[str, float]] | None
+) -> None:
+    """Append an evaluation, its time, and the noise of each unit where it was measured."""
+    if noise:
+        append_line(folder / NOISE, {"update": evaluation["update"], "units": noise})
     append_line(folder / METRICS, evaluation)
     append_line(folder / TIMING, when)
 
 
-def rewrite(folder: Path, evaluations: Lines, timing: Lines) -> None:
-    """Replace both records."""
+def rewrite(folder: Path, update: int, evaluations: Lines, timing: Lines) -> None:
+    """Replace the evaluations and times, and drop the noise that was recorded after an update."""
     write_lines(folder / METRICS, evaluations)
     write_lines(folder / TIMING, timing)
+    if (folder / NOISE).exists():  # not so in runs of versions that did not record it
+        write_lines(folder / NOISE, _up_to(update, folder / NOISE, read_lines(folder / NOISE)))
 
 
 def seal(evaluations: Lines) -> dict[str, Any]:

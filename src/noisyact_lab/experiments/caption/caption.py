@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from noisyact.deferral import deferred_gradients
 from noisyact.noise import seeds_in_blocks
 from noisyact_lab.data import flickr8k
-from noisyact_lab.engine.experiment import Arm, Experiment
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.engine.task import Task
 from noisyact_lab.experiments.caption.captioner import Captioner
 from noisyact_lab.experiments.caption.photos import PADDING, Shown, material
@@ -51,6 +51,8 @@ CAPTIONS = "captions of the test images"
 SCORED = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor")
 """What `noisyact score` adds to a result, in per cent."""
 _DRAWN = 10
+_PROBED = 8
+"""Captions on which the noise is measured."""
 
 
 class Captions(Task[CaptionModel]):
@@ -123,6 +125,13 @@ class Captions(Task[CaptionModel]):
             total += _nll(logits, words, mask).sum()
         model.train(training)
         return total.item() / len(numbered.words)
+
+    def probe(self) -> tuple[Tensor, Tensor]:
+        """Some validation captions of medium length."""
+        part, pieces = self.material.valid, self.material.valid.numbered.pieces
+        rows, steps = pieces[len(pieces) // 2]
+        rows = rows[:_PROBED]
+        return part.annotations.at(part.numbered.images[rows]), part.numbered.words[rows, :steps]
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """NLLs of the weights that were best in validation; only here and later are the test captions read."""
@@ -213,5 +222,13 @@ CAPTION = Experiment(
     "the leak alone do as well is not owed to the noise.",
     start=Captions,
     data=("flickr8k",),
+    comparisons=(
+        *compared_with("reference", "hard", "leak", "nah", "nani", "nanil"),
+        *compared_with("hard", "leak", "nah"),
+        Comparison("nah", "leak"),
+        Comparison("nah-no-dropout", "nah"),
+        *compared_with("hard-lstm", "nani-lstm", "nanil-lstm"),
+        *(Comparison("nah", "reference", metric) for metric in ("bleu_4", "meteor")),
+    ),
     minutes={"smoke": 0.1, "short": 5.0, "paper": 200.0},
 )

@@ -44,6 +44,8 @@ __all__ = ["EXECUTE", "Execute", "Settings"]
 
 _SHOWN = 30
 """Programs among the samples."""
+_PROBED = 8
+"""Columns on which the noise is measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +226,10 @@ class Execute(Task[LanguageModel]):
         """The test accuracy on the first rows, with the expectation in place of the noise."""
         rows = self.settings.curve_rows
         return {"test_accuracy": self._scored(self.test_x[:rows], self.test_y[: rows - 1]).accuracy}
+
+    def probe(self) -> tuple[Tensor]:
+        """The first steps of some of the test columns."""
+        return (self.test_x[: self.settings.steps, :_PROBED].long().to(self.device),)
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The accuracy of the last weights on all test rows, and that on the first rows at parts of the budget."""

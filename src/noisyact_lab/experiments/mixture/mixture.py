@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import noisyact as na
 from noisyact.functional import noisy, standard_normal
-from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least
+from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, check_at_least, compared_with
 from noisyact_lab.engine.task import Task
 from noisyact_lab.tasks.batches import RandomBatches
 from noisyact_lab.tasks.noise_settings import activation_named
@@ -161,6 +161,10 @@ class Mixture(Task[Network]):
         self.model.train()
         return measured
 
+    def probe(self) -> tuple[Tensor]:
+        """Some of the test points."""
+        return (self.test[0][:256],)
+
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The last evaluation."""
         return {
@@ -206,5 +210,11 @@ MIXTURE = Experiment(
     "accuracy of tanh, NAN and NAH is at least 99% each (the best possible is 99.9%), and neither noisy mean is more "
     "than 0.5 points below that of tanh. The figures agree if noise shows where |x| > 1 and nowhere else.",
     start=Mixture,
+    comparisons=(
+        Comparison("nan", "tanh", margin=0.5),
+        Comparison("nah", "tanh", margin=0.5),
+        *compared_with("hard", "leak", "nan", "nah"),
+        Comparison("nan-leak", "leak"),
+    ),
     minutes={"smoke": 0.02, "short": 0.05, "paper": 0.25},
 )

@@ -69,6 +69,8 @@ TRANSLATIONS = "translations of the test set"
 _PICTURED = 3
 """How many of the translations that are not long have a picture of their attention: the first ones."""
 _LONG = 16
+_PROBED = 8
+"""Pairs on which the noise is measured."""
 _AT_LEAST_ONE = ("word_size", "hidden", "batch", "patience", "beam", "longest_translation")
 
 
@@ -149,6 +151,13 @@ class Translate(Task[Translation]):
                 ).sum()  # fmt: skip
         model.train()
         return total.item() / len(pairs)
+
+    def probe(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The first pairs of validation."""
+        pairs = self.valid
+        rows = torch.arange(min(_PROBED, len(pairs)), device=self.device)
+        source, target = (padded(int(side.lengths[rows].max())) for side in (pairs.source, pairs.target))
+        return pairs.source.padded(rows, source), pairs.source.lengths[rows], pairs.target.padded(rows, target)
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """BLEU and NLL of the test set with the weights that were best in validation; it is read only here."""

@@ -7,7 +7,7 @@ const styleOf = (index) => `arm c${index % 8} d${Math.floor(index / 8) % 3}`;
 function seriesOf(arm, metric) {
   const style = styleOf(arm.index);
   const mean = { ...arm.mean[metric], title: arm.title, key: arm.index, kind: "line", style, banded: arm.banded };
-  const runs = arm.runs.map((run) => ({
+  const runs = arm.runs.filter((run) => metric in run.lines).map((run) => ({
     ...run.lines[metric], title: `${arm.title}, seed ${run.seed} (${run.status})`, key: arm.index, kind: "run", style,
     end: run.status === "finished" ? null : run.status,
   }));
@@ -61,6 +61,32 @@ function curves(parent, section) {
   toggle("one panel per arm", "panels", (on) => { together = !on; build(); });
 
   const place = html(parent, "div");
+  const modules = Object.keys(section.noise);
+  let shownModule = modules[0];
+
+  // Saturation, sigma and |p| of one nonlinearity: a model may have dozens of them.
+  function noise() {
+    if (modules.length === 0) return;
+    const label = html(place, "label", { class: "module" });
+    html(label, "span", {}, "Saturation and noise of ");
+    const select = html(label, "select", { name: "module" });
+    for (const name of modules) html(select, "option", { value: name }, name);
+    select.value = shownModule;
+    const grid = html(place, "div", { class: "multiples" });
+    const before = charts.length;
+    const draw = () => {
+      shownModule = select.value;
+      grid.replaceChildren();
+      charts.length = before;
+      for (const metric of section.noise[shownModule]) {
+        const series = section.arms.flatMap((arm) => seriesOf(arm, metric));
+        const title = metric.split(": ").at(-1);
+        charts.push(chart(grid, { xLabel: "update", view, yLabel: title, title, height: 200, series }));
+      }
+    };
+    select.addEventListener("change", draw);
+    draw();
+  }
   const [headline, ...others] = section.metrics;
   const words = (metric) => metric.replaceAll("_", " ");
 
@@ -74,6 +100,7 @@ function curves(parent, section) {
       for (const metric of others) {
         charts.push(chart(grid, { ...common, yLabel: metric, title: words(metric), height: 200, series: all(metric) }));
       }
+      noise();
       return;
     }
     html(place, "h4", {}, `${words(headline)}; grey: the other arms`);
