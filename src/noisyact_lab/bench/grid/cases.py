@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from noisyact_lab.bench.grid import flashrnn
+
 __all__ = ["DTYPES", "OPTIONS", "Bounds", "Case", "draw", "fixed"]
 
 UNITS, BATCH, STEPS, LAYERS = (8, 4096), (1, 2048), (1, 1000), (1, 4)
@@ -21,8 +23,8 @@ CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
 DTYPES = {"cuda": ("tf32", "float32", "bfloat16", "float16"), "cpu": ("float32", "bfloat16")}
 """The dtypes that are drawn on a device. tf32 is float32 with TF32 products; float32 is without."""
 
-OPTIONS = ("", "bidirectional", "packed", "projection", "dropout", "no bias")
-"""What a case may have beside its sizes. Drawn cases have none."""
+OPTIONS = ("", "bidirectional", "packed", "projection", "dropout", "no bias", "flashrnn")
+"""What a case may have beside its sizes. Drawn cases have none. A case with flashrnn also measures FlashRNN's LSTM."""
 
 _BYTES = {"tf32": 4, "float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
@@ -68,6 +70,11 @@ class Case:
         return bool(self.option) or self.dtype == "float64"
 
     @property
+    def proj_size(self) -> int:
+        """The size of the projection; 0 without one."""
+        return max(1, self.hidden // 2) if self.option == "projection" else 0
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         """The dtype of the tensors."""
         return getattr(torch, {"tf32": "float32"}.get(self.dtype, self.dtype))
@@ -76,8 +83,10 @@ class Case:
     def gflop(self) -> float:
         """The work of the products forward and backward, which is three times that of forward alone."""
         directions = 2 if self.option == "bidirectional" else 1
-        products = self.layers * directions * CELLS[self.cell] * self.hidden * 2 * self.hidden
-        return 3 * 2 * self.steps * self.batch * products / 1e9
+        gates, out = CELLS[self.cell] * self.hidden, self.proj_size or self.hidden
+        inputs = self.hidden + (self.layers - 1) * directions * out  # of all layers
+        weights = directions * (gates * (inputs + self.layers * out) + self.layers * self.proj_size * self.hidden)
+        return 3 * 2 * self.steps * self.batch * weights / 1e9
 
     @property
     def gib(self) -> float:
@@ -112,7 +121,8 @@ def draw(count: int, seed: int, device: str, bounds: Bounds) -> tuple[list[Case]
     >>> [case.name for case in cases] == [case.name for case in draw(3, 0, "cpu", Bounds(1.0, 1.0))[0]]
     True
     """
-    generator, found, rejected = random.Random(seed), [], collections.Counter()
+    generator, rejected = random.Random(seed), collections.Counter()
+    found: dict[Case, None] = {}  # in the order of the draw
     while len(found) < count:
         case = _drawn(generator, device)
         rule = bounds.broken_by(case)
@@ -120,9 +130,9 @@ def draw(count: int, seed: int, device: str, bounds: Bounds) -> tuple[list[Case]
             rejected[rule] += 1
             if rejected.total() > 10_000 * count:
                 raise ValueError(f"{bounds}: none of {rejected.total():,} cases is within these bounds; raise them")
-        elif case not in found:
-            found.append(case)
-    return found, dict(rejected)
+        else:
+            found[case] = None
+    return list(found), dict(rejected)
 
 
 def _drawn(generator: random.Random, device: str) -> Case:
@@ -139,6 +149,8 @@ def _log_uniform(generator: random.Random, low: int, high: int) -> int:
 def fixed(device: str) -> list[Case]:
     """The rows for what is not drawn: each option, and float64, for LSTM and GRU. A GRU has no projection."""
     dtype, sizes = DTYPES[device][0], (50, 32, 128, 2)
-    rows = [Case(cell, *sizes, dtype, option) for cell in ("LSTM", "GRU") for option in OPTIONS[1:]]
+    rows = [Case(cell, *sizes, dtype, option) for cell in ("LSTM", "GRU") for option in OPTIONS[1:-1]]
     rows += [Case(cell, *sizes, "float64") for cell in ("LSTM", "GRU")]
+    if device == "cuda" and flashrnn.installed():
+        rows.append(Case("LSTM", 200, 64, 512, 1, "bfloat16", "flashrnn"))
     return [row for row in rows if (row.cell, row.option) != ("GRU", "projection")]

@@ -53,13 +53,15 @@ def check(case: Case, layers: Layers) -> str:
     with products_of("float32"):
         right = _results(reference, x, lengths)
     _compare("noisy", mine, right, case.dtype)
-    if "soft" in layers.by_name:
-        soft, plain = (_without_dropout(layers.by_name[name]) for name in ("soft", "torch"))
+    for name in ("soft", "flashrnn"):
+        if name not in layers.by_name:
+            continue
+        soft, plain = (_without_dropout(layers.by_name[one]) for one in (name, "torch"))
         with products_of(case.dtype):
             mine = _results(soft, layers.x, layers.lengths)
         with products_of("float32"):
             right = _results(_exact(plain), layers.x, layers.lengths)
-        _compare("soft", mine, right, case.dtype)
+        _compare(name, mine, right, case.dtype)
     return f"the reference, {'all' if steps == case.steps else 'the first'} {steps} steps"
 
 

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRecurrent, NoisyRNN
 from noisyact_lab.bench.grid.cases import Case
+from noisyact_lab.bench.grid.flashrnn import FlashLSTM
 from noisyact_lab.bench.recurrent_gpu import exact_products
 
 __all__ = ["Layers", "build", "forward_and_backward", "inference", "output", "products_of"]
@@ -24,7 +25,7 @@ _DROPOUT = 0.3
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """The layers by name ("noisy", "soft", "torch"), their input and the gradient of their output.
+    """The layers by name ("noisy", "soft", "torch", "flashrnn"), their input and the gradient of their output.
 
     There is no soft layer where our kernel has no soft functions: such a layer of ours is torch's own.
     """
@@ -44,8 +45,8 @@ def build(case: Case, device: str, seed: int = 0) -> Layers:
     settings: dict[str, Any] = {"device": device, "dtype": case.torch_dtype, "bias": case.option != "no bias"}
     settings["bidirectional"] = case.option == "bidirectional"
     settings["dropout"] = _DROPOUT if case.option == "dropout" else 0.0
-    if case.option == "projection":
-        settings["proj_size"] = max(1, case.hidden // 2)
+    if case.proj_size:
+        settings["proj_size"] = case.proj_size
     sizes = (case.hidden, case.hidden, case.layers)
     plain = _THEIRS[case.cell](*sizes, **settings)
     noisy = _OURS[case.cell](*sizes, noise="nah", **settings)
@@ -59,7 +60,10 @@ def build(case: Case, device: str, seed: int = 0) -> Layers:
         lengths = torch.randint(1, case.steps + 1, (case.batch,)).sort(descending=True).values
         lengths[0] = case.steps
     layers = {"noisy": noisy, "soft": soft, "torch": plain} if _runs(soft, x) else {"noisy": noisy, "torch": plain}
-    features = settings.get("proj_size", case.hidden) * (2 if settings["bidirectional"] else 1)
+    if case.option == "flashrnn":
+        layers["flashrnn"] = FlashLSTM(*sizes, **settings)
+        layers["flashrnn"].load_state_dict(plain.state_dict())
+    features = (case.proj_size or case.hidden) * (2 if settings["bidirectional"] else 1)
     rows = (case.steps, case.batch) if lengths is None else (int(lengths.sum()),)
     g = torch.randn(*rows, features, device=device, dtype=case.torch_dtype)
     return Layers(layers, x, g, lengths)

@@ -25,7 +25,7 @@ Call = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured of one case. A column maps "noisy", "soft" and "torch" to milliseconds or MiB.
+    """What was measured of one case. A column maps the names of the layers to milliseconds or MiB.
 
     A layer that could not be measured is missing in the column; `notes` has the reason.
     """

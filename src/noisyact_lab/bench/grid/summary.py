@@ -13,7 +13,7 @@ __all__ = ["NOISE", "geometric_mean", "ratio", "slower", "summary", "table"]
 NOISE = 0.05
 """Ratios up to 1 + NOISE may come from the measurement alone."""
 
-_PAIRS = (("noisy", "torch"), ("soft", "torch"), ("noisy", "soft"))
+_PAIRS = (("noisy", "torch"), ("soft", "torch"), ("noisy", "soft"), ("noisy", "flashrnn"))
 _TITLES = {"both_ms": "fwd+bwd", "graph_ms": "as a graph", "inference_ms": "inference", "memory_mib": "memory"}
 _LEAST = {"memory_mib": 1.0}
 """A ratio to less than this is left out: less than 1 MiB of memory cannot be measured."""
