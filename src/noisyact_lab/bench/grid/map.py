@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from noisyact_lab.bench.grid.cases import BATCH, CELLS, UNITS
@@ -47,8 +48,9 @@ def draw_map(rows: Sequence[Row], title: str, column: str = "both_ms") -> Figure
             )  # fmt: skip
             for case, value in some:
                 if value > 1.0 + NOISE:
-                    panel.annotate(f"{value:.2f}", (case.hidden, case.batch), xytext=(6, 5),
-                                   textcoords="offset points", fontsize=8, color="black", zorder=3)  # fmt: skip
+                    number = panel.annotate(f"{value:.2f}", (case.hidden, case.batch), xytext=(6, 5),
+                                            textcoords="offset points", fontsize=8, color="black", zorder=3)  # fmt: skip
+                    number.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
         _scale(panel, cell)
     panels[0].set_ylabel("batch")
     assert points is not None

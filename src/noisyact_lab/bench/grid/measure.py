@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import time
 from collections.abc import Callable
 
 import torch
@@ -45,7 +46,10 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much is measured: turns of ten calls on a GPU; seconds for each column, and threads, on a CPU."""
+    """How much is measured: turns of ten calls on a GPU; seconds for each column, and threads, on a CPU.
+
+    With one thread, times are the thread's CPU time, which does not count the time that other programs take.
+    """
 
     repeats: int = 5
     seconds: float = 1.0
@@ -93,7 +97,8 @@ def _times(runs: dict[str, Call], on_gpu: bool, effort: Effort) -> dict[str, flo
     if on_gpu:
         found = median_ms(functions, effort.repeats)
     else:
-        found = [1e3 * seconds for seconds in least_times(functions, effort.seconds)]
+        clock = time.thread_time if effort.threads == 1 else time.perf_counter
+        found = [1e3 * seconds for seconds in least_times(functions, effort.seconds, clock)]
     return dict(zip(runs, found, strict=True))
 
 

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
               for name, default in defaults.items()}  # fmt: skip
     plan = Plan(kind, **chosen)
     cases, rejected = plan.drawn()
-    setting = setting | _machine() if kind == "cpu" else setting
+    setting = setting | _machine(options.threads) if kind == "cpu" else setting
     record = _Record(options.json, plan, setting, rejected)
     print(f"{plan}\n{_said(rejected, plan)}", flush=True)
     effort = Effort(options.repeats or 5, options.seconds or 1.0, options.threads)
@@ -114,9 +114,12 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
     return 1 if record.refused else 0
 
 
-def _machine() -> dict[str, Any]:
-    """What else uses the machine: ratios of least times change little with it, but times may."""
-    return {"cores": os.cpu_count(), "niceness": os.nice(0), "load_average": round(os.getloadavg()[0], 1)}
+def _machine(threads: int) -> dict[str, Any]:
+    """What the times are, and how much else used the machine when the grid began."""
+    return {
+        "times": f"least {'CPU' if threads == 1 else 'wall clock'} time of alternating calls",
+        "cores": os.cpu_count(), "niceness": os.nice(0), "load_average": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
 
 
 def _said(rejected: dict[str, int], plan: Plan) -> str:
