@@ -45,8 +45,8 @@ def least_times(
     Args:
         functions: what is measured.
         seconds: about how long to measure. It decides the number of calls of each function.
-        clock: the clock. `time.thread_time`, for functions that use one thread, does not count the time that this thread
-            waits for others.
+        clock: the clock. `time.thread_time`, for functions that use one thread, does not count the time that other
+            programs take.
     """
     for function in functions:
         function()

@@ -48,8 +48,8 @@ def draw_map(rows: Sequence[Row], title: str, column: str = "both_ms") -> Figure
             )  # fmt: skip
             for case, value in some:
                 if value > 1.0 + NOISE:
-                    number = panel.annotate(f"{value:.2f}", (case.hidden, case.batch), xytext=(6, 5),
-                                            textcoords="offset points", fontsize=8, color="black", zorder=3)  # fmt: skip
+                    place = {"xytext": (6, 5), "textcoords": "offset points"}
+                    number = panel.annotate(f"{value:.2f}", (case.hidden, case.batch), fontsize=8, zorder=3, **place)
                     number.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
         _scale(panel, cell)
     panels[0].set_ylabel("batch")
