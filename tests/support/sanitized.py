@@ -25,6 +25,7 @@ FLAGS = [
 ]  # fmt: skip
 KERNEL_TESTS = [
     "noisyact/ops/test_activation_op.py",
+    "noisyact/ops/test_sixteen_bits.py",
     "noisyact/ops/test_recurrent_kernel.py",
     "noisyact/with_torch/test_threads.py",
     "noisyact/ops/test_fuzz.py",

@@ -19,6 +19,7 @@ import noisyact
 from noisyact.ops import native
 from noisyact.ops.triton import obstacle
 from noisyact_lab.bench import activations, attention, recurrent, recurrent_gpu, search, updates
+from noisyact_lab.bench.grid import run as grid
 from noisyact_lab.bench.timing import keep_freed_memory
 from noisyact_lab.engine.folder.records import commit
 
@@ -40,8 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="number of CPU threads")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="such as cpu or cuda")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file; --grid resumes it")
+    grid.add_options(parser)
     options = parser.parse_args(arguments)
+    _check_grid(parser, options)
     if options.elements is None:
         options.elements = 2**22 if options.device == "cpu" else 2**28
     if options.elements % activations.FEATURES:
@@ -49,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     setting = _setting(options)
     print("\n".join(f"{key}: {value}" for key, value in setting.items()), flush=True)
+    if options.grid:
+        return grid.run(options, setting)
     rows, refused = [], []
     bench, results = _results(options)
     for result in results:
@@ -64,6 +69,15 @@ def main(arguments: list[str] | None = None) -> int:
         record = {"setting": setting, "rows": [dataclasses.asdict(row) for row in rows], "refused": refused}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 1 if refused else 0
+
+
+def _check_grid(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Stop if an option of the grid is given without --grid, or --grid with another benchmark."""
+    if options.grid and options.what != "recurrent":
+        parser.error(f"--grid: only `recurrent` has a grid, not {options.what!r}")
+    for name in grid.GRID_OPTIONS:
+        if not options.grid and getattr(options, name) is not None:
+            parser.error(f"--{name.replace('_', '-')} {getattr(options, name)}: needs --grid")
 
 
 def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:

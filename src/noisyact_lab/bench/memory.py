@@ -1,19 +1,19 @@
-"""Peak memory of a training step, measured in a separate process for each layer."""
+"""Peak memory of a training step on a CPU, measured in a separate process."""
 
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["peak_megabytes"]
+__all__ = ["added_megabytes", "peak_megabytes"]
 
 _CODE = """
-import pathlib, re, sys, torch, noisyact
-def peak():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) / 1024
-def forget_peak():
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
+import sys, torch, noisyact
+from noisyact_lab.bench.memory import added_megabytes
 name, steps, batch, hidden, layers, threads = sys.argv[1], *map(int, sys.argv[2:])
 torch.set_num_threads(threads)
 make = getattr(noisyact, name, None) or getattr(torch.nn, name)
@@ -21,12 +21,22 @@ def step(layer, x):
     layer(x)[0].sum().backward()
 step(make(8, 8), torch.randn(2, 2, 8, requires_grad=True))  # loads libraries and starts threads before the measurement
 layer, x = make(hidden, hidden, layers), torch.randn(steps, batch, hidden, requires_grad=True)
-forget_peak()  # imports use more memory than a small layer
-before = peak()
-for _ in range(3):
-    step(layer, x)
-print(peak() - before)
+print(added_megabytes(lambda: step(layer, x)))
 """
+
+
+def added_megabytes(function: Callable[[], object]) -> float:
+    """Return by how many MiB three calls of a function raise the peak memory of this process, on Linux."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak: imports use more memory than a small layer
+    before = _peak()
+    for _ in range(3):
+        function()
+    return _peak() - before
+
+
+def _peak() -> float:
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    return math.nan if found is None else int(found[1]) / 1024
 
 
 def peak_megabytes(name: str, steps: int, batch: int, hidden: int, layers: int, threads: int) -> float:

@@ -17,7 +17,7 @@ from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import PEERS, WrongResult, forward_and_backward, inference
 from noisyact_lab.gpu.tf32 import tf32_products
 
-__all__ = ["CASES", "Row", "exact_products", "graph", "measure", "median_ms", "table"]
+__all__ = ["CASES", "Row", "exact_products", "graph", "measure", "median_ms", "peak_mib", "table"]
 
 _SHAPES = [(20, 20, 200, 2), (35, 20, 650, 2), (35, 20, 1500, 2), (200, 64, 1024, 1)]
 CASES: list[tuple[tuple[int, int, int, int], torch.dtype]] = [
@@ -111,7 +111,7 @@ def _time(
     both = [forward_and_backward(layer, leaf, g) for layer in (noisy, plain)]
     both_ms = median_ms(both, repeats)
     graph_ms = median_ms([graph(run) for run in both], repeats)
-    memory = [_peak_mib(run) for run in both]
+    memory = [peak_mib(run) for run in both]
     noisy.eval()
     plain.eval()
     inference_ms = median_ms([inference(layer, x) for layer in (noisy, plain)], repeats)
@@ -163,7 +163,7 @@ def graph(function: Callable[[], object]) -> Callable[[], object]:
     return recorded.replay
 
 
-def _peak_mib(function: Callable[[], object]) -> float:
+def peak_mib(function: Callable[[], object]) -> float:
     """Return the peak GPU memory in MiB that a function uses in addition to the memory already allocated."""
     function()
     torch.cuda.synchronize()

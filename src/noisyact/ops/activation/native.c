@@ -1,4 +1,6 @@
-/* The noisy activation and its gradients on a CPU in float32: one pass over memory, noise regenerated from the seed.
+/* The noisy activation and its gradients on a CPU: one pass over memory, noise regenerated from the seed.
+ *
+ * Tensors of 16-bit floats are converted in blocks to float32, in which all is computed, and results are rounded once.
  *
  * README.md derives the formulas; the results must equal reference.py. The notation is the paper's. The chunk size
  * depends only on the shapes, and the partial gradients of p are added in the order of the chunks, so the results are
@@ -8,9 +10,11 @@
 
 #include "../native/phi.h"
 #include "../native/philox.h"
+#include "../native/sixteen_bits.h"
 
 typedef struct {
     unit unit;
+    int32_t dtype; /* of x, y and their gradients; p and its gradient are float32 */
     uint64_t seed;
     int64_t elements;
     int64_t p_size; /* 0: no p; 1: one p for all elements; else one for each element of the last dimension */
@@ -93,30 +97,63 @@ INLINE void backward_block(const activation *a, const float *g, const float *x, 
     if (a->p_size > 1) add_gp(a, gp, column, count, partial);
 }
 
-/* `first` is a multiple of 128. A short last block is processed in padded copies. */
-INLINE void forward_span(const activation *a, const float *x, const float *p, float *y, int64_t first, int64_t end) {
-    float x_copy[BLOCK] = {0}, y_copy[BLOCK];
-    int64_t begin = first, column = a->p_size > 1 ? first % a->p_size : 0;
-    for (; begin + BLOCK <= end; begin += BLOCK, column = next_column(a, column))
-        forward_block(a, x + begin, p, begin, column, y + begin);
-    if (begin == end) return;
-    memcpy(x_copy, x + begin, (size_t)(end - begin) * sizeof(float));
-    forward_block(a, x_copy, p, begin, column, y_copy);
-    memcpy(y + begin, y_copy, (size_t)(end - begin) * sizeof(float));
+/* The block of a tensor from `begin` on as float32: a pointer into the tensor, or a copy in `buffer`. The copy of a
+ * short last block ends with zeros. */
+INLINE const float *block_of(const activation *a, const void *tensor, int64_t begin, int count, float *buffer) {
+    if (a->dtype == FLOAT32) {
+        const float *from = (const float *)tensor + begin;
+        if (count == BLOCK) return from;
+        memset(buffer, 0, BLOCK * sizeof(float));
+        memcpy(buffer, from, (size_t)count * sizeof(float));
+        return buffer;
+    }
+    const uint16_t *from = (const uint16_t *)tensor + begin;
+    uint16_t padded[BLOCK] = {0};
+    if (count < BLOCK) from = memcpy(padded, from, (size_t)count * sizeof(uint16_t));
+    widen(a->dtype, from, buffer, BLOCK);
+    return buffer;
 }
 
-INLINE void backward_span(const activation *a, const float *g, const float *x, const float *p, float *gx,
-                          float *partial, int64_t first, int64_t end) {
-    float g_copy[BLOCK] = {0}, x_copy[BLOCK] = {0}, gx_copy[BLOCK];
+/* Where a block of results is computed: in the tensor, or in `buffer`, from which put_block converts or cuts it. */
+INLINE float *room_of(const activation *a, void *tensor, int64_t begin, int count, float *buffer) {
+    return a->dtype == FLOAT32 && count == BLOCK ? (float *)tensor + begin : buffer;
+}
+
+INLINE void put_block(const activation *a, const float *from, void *tensor, int64_t begin, int count) {
+    if (a->dtype == FLOAT32) {
+        if (count < BLOCK) memcpy((float *)tensor + begin, from, (size_t)count * sizeof(float));
+        return;
+    }
+    uint16_t *to = (uint16_t *)tensor + begin, padded[BLOCK];
+    narrow(a->dtype, from, count < BLOCK ? padded : to, BLOCK);
+    if (count < BLOCK) memcpy(to, padded, (size_t)count * sizeof(uint16_t));
+}
+
+INLINE int count_of(int64_t begin, int64_t end) { return end - begin < BLOCK ? (int)(end - begin) : BLOCK; }
+
+/* `first` is a multiple of 128. */
+INLINE void forward_span(const activation *a, const void *x, const float *p, void *y, int64_t first, int64_t end) {
+    float x_buffer[BLOCK], y_buffer[BLOCK];
+    int64_t column = a->p_size > 1 ? first % a->p_size : 0;
+    for (int64_t begin = first; begin < end; begin += BLOCK, column = next_column(a, column)) {
+        int count = count_of(begin, end);
+        float *to = room_of(a, y, begin, count, y_buffer);
+        forward_block(a, block_of(a, x, begin, count, x_buffer), p, begin, column, to);
+        put_block(a, to, y, begin, count);
+    }
+}
+
+INLINE void backward_span(const activation *a, const void *g, const void *x, const float *p, void *gx, float *partial,
+                          int64_t first, int64_t end) {
+    float g_buffer[BLOCK], x_buffer[BLOCK], gx_buffer[BLOCK];
     floats total = every(0.0f);
-    int64_t begin = first, column = a->p_size > 1 ? first % a->p_size : 0;
-    for (; begin + BLOCK <= end; begin += BLOCK, column = next_column(a, column))
-        backward_block(a, g + begin, x + begin, p, begin, column, BLOCK, gx + begin, &total, partial);
-    if (begin < end) {
-        memcpy(g_copy, g + begin, (size_t)(end - begin) * sizeof(float));
-        memcpy(x_copy, x + begin, (size_t)(end - begin) * sizeof(float));
-        backward_block(a, g_copy, x_copy, p, begin, column, (int)(end - begin), gx_copy, &total, partial);
-        memcpy(gx + begin, gx_copy, (size_t)(end - begin) * sizeof(float));
+    int64_t column = a->p_size > 1 ? first % a->p_size : 0;
+    for (int64_t begin = first; begin < end; begin += BLOCK, column = next_column(a, column)) {
+        int count = count_of(begin, end);
+        const float *g_block = block_of(a, g, begin, count, g_buffer), *x_block = block_of(a, x, begin, count, x_buffer);
+        float *to = room_of(a, gx, begin, count, gx_buffer);
+        backward_block(a, g_block, x_block, p, begin, column, count, to, &total, partial);
+        put_block(a, to, gx, begin, count);
     }
     if (a->p_size == 1)
         for (int j = 0; j < LANES; j++) partial[0] += total[j];
@@ -145,12 +182,12 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
         }                                                                                                              \
     } while (0)
 
-static void forward_chunk(const activation *a, const float *x, const float *p, float *y, int64_t first, int64_t end) {
+static void forward_chunk(const activation *a, const void *x, const float *p, void *y, int64_t first, int64_t end) {
     SPECIALISED(a, forward_span(s, x, p, y, first, end));
 }
 
-static void backward_chunk(const activation *a, const float *g, const float *x, const float *p, float *gx,
-                           float *partial, int64_t first, int64_t end) {
+static void backward_chunk(const activation *a, const void *g, const void *x, const float *p, void *gx, float *partial,
+                           int64_t first, int64_t end) {
     SPECIALISED(a, backward_span(s, g, x, p, gx, partial, first, end));
 }
 
@@ -160,7 +197,7 @@ int64_t noisyact_activation_chunk(int64_t p_size) {
     return (chunk + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-void noisyact_activation_forward(const activation *a, const float *x, const float *p, float *y, int threads) {
+void noisyact_activation_forward(const activation *a, const void *x, const float *p, void *y, int threads) {
     int64_t chunk = noisyact_activation_chunk(1), chunks = (a->elements + chunk - 1) / chunk;
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (chunks > 1 && threads > 1)
@@ -171,8 +208,8 @@ void noisyact_activation_forward(const activation *a, const float *x, const floa
 }
 
 /* `partial` holds p_size zeros for each chunk; gp receives the sum over the chunks. */
-void noisyact_activation_backward(const activation *a, const float *g, const float *x, const float *p, float *gx,
-                                  float *gp, float *partial, int threads) {
+void noisyact_activation_backward(const activation *a, const void *g, const void *x, const float *p, void *gx, float *gp,
+                                  float *partial, int threads) {
     int64_t chunk = noisyact_activation_chunk(a->p_size), chunks = (a->elements + chunk - 1) / chunk;
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (chunks > 1 && threads > 1)

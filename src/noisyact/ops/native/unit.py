@@ -70,26 +70,27 @@ class Unit(ctypes.Structure):
         )
 
 
-def contiguous(tensor: Tensor) -> Tensor:
-    """The tensor in float32 and contiguous, as the C kernels need it."""
-    if tensor.dtype is torch.float32 and tensor.is_contiguous() and not tensor.is_neg():
+def contiguous(tensor: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The tensor in a dtype and contiguous, as the C kernels need it."""
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
-    return tensor.to(torch.float32).resolve_neg().contiguous()
+    return tensor.to(dtype).resolve_neg().contiguous()
 
 
-def address(tensor: Tensor | None, count: int | None = None) -> int | None:
+def address(tensor: Tensor | None, count: int | None = None, dtype: torch.dtype = torch.float32) -> int | None:
     """The address of a tensor's data for a C kernel, after checks; None, a null pointer, for None.
 
     Args:
         tensor: a result of :func:`contiguous`.
         count: the number of elements that the kernel expects.
+        dtype: the dtype that the kernel expects.
     """
     if tensor is None:
         return None
-    if not tensor.is_cpu or tensor.dtype is not torch.float32 or not tensor.is_contiguous() or tensor.is_neg():
+    if not tensor.is_cpu or tensor.dtype is not dtype or not tensor.is_contiguous() or tensor.is_neg():
         raise ValueError(
-            f"a C kernel takes contiguous float32 tensors on the CPU, not {tensor.dtype} of strides {tensor.stride()} "
-            f"on {tensor.device}"
+            f"a C kernel takes contiguous {str(dtype).removeprefix('torch.')} tensors on the CPU here, not "
+            f"{tensor.dtype} of strides {tensor.stride()} on {tensor.device}"
         )
     elements, begin = tensor.numel(), tensor.data_ptr()
     if count is not None and elements != count:
