@@ -101,6 +101,29 @@ INLINE void transpose(floats rows[LANES]) {
     if (LANES > 8) exchange(rows, 8 % LANES);
 }
 
+/* Transpose up to LANES rows, from[row][k] with `from_row` between rows, to to[k][lane] with `to_k` between vectors. The
+ * lanes of rows that are not present are zero. */
+static inline void transpose_rows(const float *from, int64_t from_row, int present, int64_t depth, float *to,
+                                  int64_t to_k) {
+    for (int64_t k = 0; k < depth; k += LANES) {
+        int64_t some = depth - k < LANES ? depth - k : LANES;
+        floats square[LANES];
+        if (present == LANES && some == LANES) {
+            for (int j = 0; j < LANES; j++) square[j] = load(from + j * from_row + k);
+            transpose(square);
+            for (int i = 0; i < LANES; i++) store(to + (k + i) * to_k, square[i]);
+            continue;
+        }
+        for (int j = 0; j < LANES; j++) {
+            float padded[LANES] = {0};
+            if (j < present) memcpy(padded, from + j * from_row + k, (size_t)some * sizeof(float));
+            square[j] = load(padded);
+        }
+        transpose(square);
+        for (int64_t i = 0; i < some; i++) store(to + (k + i) * to_k, square[i]);
+    }
+}
+
 /* Group g of the vectors of columns. Groups have at most COLUMNS vectors and nearly equal sizes. The larger ones are
  * spread evenly, so that threads with equal numbers of consecutive groups have equal work. */
 INLINE void group_vectors(int64_t vectors, int64_t groups, int64_t g, int *first, int *count) {

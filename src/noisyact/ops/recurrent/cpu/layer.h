@@ -51,27 +51,6 @@ static inline int64_t packed_size(const layer *l, int64_t depth) {
     return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
 }
 
-/* Transpose a weight's rows of one vector of units, [units][depth], into columns with the given stride. */
-static inline void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
-    for (int64_t k = 0; k < depth; k += LANES) {
-        int64_t some = depth - k < LANES ? depth - k : LANES;
-        floats square[LANES];
-        if (present == LANES && some == LANES) {
-            for (int j = 0; j < LANES; j++) square[j] = load(rows + j * depth + k);
-            transpose(square);
-            for (int i = 0; i < LANES; i++) store(to + (k + i) * stride, square[i]);
-            continue;
-        }
-        for (int j = 0; j < LANES; j++) {
-            float padded[LANES] = {0};
-            if (j < present) memcpy(padded, rows + j * depth + k, (size_t)some * sizeof(float));
-            square[j] = load(padded);
-        }
-        transpose(square);
-        for (int64_t i = 0; i < some; i++) store(to + (k + i) * stride, square[i]);
-    }
-}
-
 /* Pack one group of W_ih or W_hh, [gates * hidden][depth], for the forward product: [k][gate or vector][lane]. */
 static inline void pack_group(const layer *l, const float *weight, int64_t depth, int group, float *to) {
     const int64_t hidden = l->cell.hidden;
@@ -83,7 +62,7 @@ static inline void pack_group(const layer *l, const float *weight, int64_t depth
         int64_t unit = (int64_t)(gates == 1 ? first + v : first) * LANES;
         int present = hidden - unit < LANES ? (int)(hidden - unit) : LANES;
         const float *rows = weight + (gates == 1 ? unit : v * hidden + unit) * depth;
-        pack_vector(rows, present, depth, (int64_t)columns * LANES, to + v * LANES);
+        transpose_rows(rows, depth, present, depth, to + v * LANES, (int64_t)columns * LANES);
     }
 }
 
