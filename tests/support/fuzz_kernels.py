@@ -136,6 +136,8 @@ def recurrent_module(rng: random.Random, cell: bool, hidden: int, inputs: int, d
     settings |= {"eval_noise": rng.choice(["expectation", "hard", "sample"]), "hard": rng.random() < 0.6}
     if not cell:
         settings |= {"num_layers": rng.randint(1, 3), "bidirectional": rng.random() < 0.3}
+        if kind == "lstm" and hidden > 1 and rng.random() < 0.4:
+            settings["proj_size"] = any_size(rng, 1, hidden - 1)
     module = LAYERS[kind][cell](inputs, hidden, backend="cpu", **settings)
     module.train(rng.random() < 0.8)
     for parameter in module.parameters():
@@ -187,8 +189,9 @@ def fuzz_layer(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     given = {"x": laid_out(rng, (scale * torch.randn(shape)).to(dtype)).detach()}
     if rng.random() < 0.6:
         count = module.num_layers * (2 if module.bidirectional else 1)
-        shape = (count, hidden) if form == "one sequence" else (count, batch, hidden)
-        given |= {f"state{i}": laid_out(rng, torch.randn(shape).to(dtype)).detach() for i in range(states)}
+        for i, width in enumerate([module.proj_size or hidden, hidden][:states]):
+            shape = (count, width) if form == "one sequence" else (count, batch, width)
+            given[f"state{i}"] = laid_out(rng, torch.randn(shape).to(dtype)).detach()
     used = rng.choice(["all", "y", "state0"])
 
     def call(module: torch.nn.Module, leaves: Named) -> Named:
@@ -260,7 +263,8 @@ def fuzz_matmul(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     """A product of matrices in any layout, broadcast and empty ones among them."""
     rows, depth, columns = (any_size(rng, 0, 70) for _ in range(3))
     if rng.random() < 0.2:
-        rows, depth, columns = rng.randint(1, 400), rng.choice([1, 767, 768, 769, 1600]), any_size(rng, 1, 200)
+        rows, depth = rng.choice([rng.randint(1, 400), 256]), rng.choice([1, 70, 767, 768, 769, 1600])
+        columns = any_size(rng, 1, 200)
     leaves = {"left": laid_out(rng, torch.randn(rows, depth)), "right": laid_out(rng, torch.randn(depth, columns))}
 
     def exact(leaves: Named) -> Named:

@@ -290,7 +290,18 @@ def test_products(rows, depth, columns):
             assert ((found - a.double() @ b.double()).abs() <= bound).all()
 
 
-@pytest.mark.parametrize(("scheme", "hard"), [("nah:c=0.5,alpha=1.15,clip=False", True), ("", True), ("nan", False)])
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(256, 64, 64), (512, 77, 65), (256, 130, 100), (1024, 800, 64)])
+def test_transposed_factors_that_are_copied(rows, depth, columns):
+    """With a multiple of 256 between its rows the left factor is copied, which must not change a bit."""
+    left, right = torch.randn(depth, rows).t(), torch.randn(depth, columns)
+    found = matmul(left, right)
+    assert torch.equal(found, matmul(left.contiguous(), right))
+    assert torch.equal(found[100:200], matmul(left[100:200], right))
+    torch.testing.assert_close(found, left @ right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("scheme", "hard"), [("nah:c=0.5,alpha=1.15,clip=False", True), ("", False)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_operators_keep_torchs_rules(kind, scheme, hard):
     batch, hidden, size, scale = 2, 3, 4, torch.tensor(0.5)
@@ -304,7 +315,7 @@ def test_the_operators_keep_torchs_rules(kind, scheme, hard):
     weights = (leaf(gates, size), leaf(gates, hidden), leaf(gates), leaf(gates))
     for reverse, sizes in ((False, [2, 2, 2]), (True, [2, 1])):
         x = leaf(sum(sizes), size)
-        arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), *tail, reverse)
+        arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), None, *tail, reverse)
         torch.library.opcheck(registration._layer, arguments)
     recurrent, h = (leaf(batch, gates), leaf(batch, hidden)) if kind == "gru" else (None, None)
     settings = (torch.tensor(7), scale, scale, kind, scheme, scheme, hard)

@@ -35,6 +35,22 @@ static void pack_right(const matmul *p, int64_t k0, int64_t depth, int64_t first
     }
 }
 
+/* Whether the left factor is transposed with so large a power of two between its rows that the elements which a product
+ * reads share a few places of the caches and displace each other. Then it is worth a copy. */
+static int left_collides(const matmul *p) {
+    return p->left_row == 1 && p->left_k % 256 == 0 && p->depth >= 64 && p->columns >= 64;
+}
+
+/* Copy a transposed left factor row by row, with zeros up to `stride` elements. */
+static void copy_left(const matmul *p, float *copy, int64_t stride, int threads) {
+    (void)threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t k = 0; k < p->depth; k += LANES) {
+        int present = p->depth - k < LANES ? (int)(p->depth - k) : LANES;
+        transpose_rows(p->left + k * p->left_k, p->left_k, present, p->rows, copy + k, stride);
+    }
+}
+
 static void store_columns(float *out, int64_t present, floats v) {
     if (present >= LANES) {
         store(out, v);
@@ -82,7 +98,9 @@ static void multiply_group(const matmul *p, int64_t begin, int64_t end, int firs
 }
 
 /* Returns 0, or 1 if memory cannot be allocated. */
-int noisyact_matmul(const matmul *p, int threads) {
+int noisyact_matmul(const matmul *given, int threads) {
+    matmul own = *given;
+    const matmul *p = &own;
     /* The threads divide the rows as long as each has enough rows to outweigh packing all columns itself. Further
      * threads divide the columns. */
     int64_t tiles = (p->rows + ROWS - 1) / ROWS, enough = p->rows / (16 * ROWS);
@@ -92,8 +110,20 @@ int noisyact_matmul(const matmul *p, int threads) {
     if (groups > vectors) groups = vectors;
     if (p->depth == 0) memset(p->out, 0, (size_t)(p->rows * p->columns) * sizeof(float));
     const size_t of_thread = (size_t)DEPTH * COLUMNS * LANES;
+    const int64_t stride = left_collides(p) ? (p->depth + LANES - 1) / LANES * LANES + LANES : 0;
     float *packed = aligned_alloc(64, (size_t)threads * of_thread * sizeof(float));
-    if (packed == NULL) return 1;
+    float *copy = aligned_alloc(64, (size_t)(p->rows * stride + LANES) / LANES * LANES * sizeof(float));
+    if (packed == NULL || copy == NULL) {
+        free(packed);
+        free(copy);
+        return 1;
+    }
+    if (stride > 0) {
+        copy_left(p, copy, stride, threads);
+        own.left = copy;
+        own.left_row = stride;
+        own.left_k = 1;
+    }
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         float *own = packed + (size_t)THREAD_NUMBER * of_thread;
@@ -106,6 +136,7 @@ int noisyact_matmul(const matmul *p, int threads) {
                 multiply_group(p, begin, end < p->rows ? end : p->rows, first, count, own);
             }
     }
+    free(copy);
     free(packed);
     return 0;
 }

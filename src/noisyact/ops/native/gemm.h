@@ -56,8 +56,8 @@ INLINE void multiply_columns(int rows, const int columns, const float *const *le
     }
 }
 
-static void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
-                          int64_t depth, floats out[ROWS][COLUMNS]) {
+static inline void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
+                                 int64_t depth, floats out[ROWS][COLUMNS]) {
     int nothing = 1;
     for (int r = 0; r < rows; r++) nothing &= left[r] == NULL;
     if (nothing) return;
@@ -72,7 +72,7 @@ static void multiply_rows(int rows, int columns, const float *const *left, int64
 /* One stage of the transposition of LANES vectors: it swaps off-diagonal blocks of s x s elements. */
 INLINE void exchange(floats rows[LANES], const int s) {
 #if defined(__GNUC__) && !defined(__clang__)
-    ints low, high;
+    ints low = {0}, high = {0};
     for (int j = 0; j < LANES; j++) {
         low[j] = j & s ? LANES + j - s : j;
         high[j] = j & s ? LANES + j : j + s;
@@ -99,6 +99,29 @@ INLINE void transpose(floats rows[LANES]) {
     exchange(rows, 2);
     if (LANES > 4) exchange(rows, 4 % LANES);
     if (LANES > 8) exchange(rows, 8 % LANES);
+}
+
+/* Transpose up to LANES rows, from[row][k] with `from_row` between rows, to to[k][lane] with `to_k` between vectors. The
+ * lanes of rows that are not present are zero. */
+static inline void transpose_rows(const float *from, int64_t from_row, int present, int64_t depth, float *to,
+                                  int64_t to_k) {
+    for (int64_t k = 0; k < depth; k += LANES) {
+        int64_t some = depth - k < LANES ? depth - k : LANES;
+        floats square[LANES];
+        if (present == LANES && some == LANES) {
+            for (int j = 0; j < LANES; j++) square[j] = load(from + j * from_row + k);
+            transpose(square);
+            for (int i = 0; i < LANES; i++) store(to + (k + i) * to_k, square[i]);
+            continue;
+        }
+        for (int j = 0; j < LANES; j++) {
+            float padded[LANES] = {0};
+            if (j < present) memcpy(padded, from + j * from_row + k, (size_t)some * sizeof(float));
+            square[j] = load(padded);
+        }
+        transpose(square);
+        for (int64_t i = 0; i < some; i++) store(to + (k + i) * to_k, square[i]);
+    }
 }
 
 /* Group g of the vectors of columns. Groups have at most COLUMNS vectors and nearly equal sizes. The larger ones are
