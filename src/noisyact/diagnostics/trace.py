@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact import equations
@@ -31,6 +32,10 @@ _NAMES = {"lstm": ("i", "f", "g", "o", "c"), "gru": ("r", "z", "n"), "rnn_tanh":
 """The names of each cell's nonlinearities in order; c denotes the tanh of an LSTM's c."""
 _HARD = {(0.0, 1.0): HARD_SIGMOID, (-1.0, 1.0): HARD_TANH}
 """The hard version of each soft function, by the limits of the function."""
+_SOFT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
+    nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid, nn.Softsign: F.softsign,
+}  # fmt: skip
+"""The function of each torch module that differs from its hard version."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,7 @@ def _function_of(module: nn.Module, xi: Tensor | None) -> Function:
         return Function(module.pair, module.noise, module.scale, module.p, module.pair.h if hard else None)
     pair = pair_of(module)
     assert pair is not None
-    return Function(pair, without={nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid}.get(type(module), pair.h))
+    return Function(pair, without=_SOFT.get(type(module), pair.h))
 
 
 @dataclasses.dataclass(frozen=True)
