@@ -20,6 +20,7 @@ from noisyact import equations
 from noisyact.activations import NoisyActivation
 from noisyact.conversion.inventory import unchanged
 from noisyact.conversion.saturating import pair_of
+from noisyact.functional import facing
 from noisyact.ops.recurrent.observer import observed
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair, Pair
 from noisyact.recurrent.cells import NoisyCell
@@ -92,10 +93,11 @@ class Function(NamedTuple):
         return self.noise, self.scale.double(), 1.0 if self.p is None else self.p.detach().double()
 
 
-def _function_of(module: nn.Module, xi: Tensor | None) -> Function:
+def _function_of(module: nn.Module, x: Tensor, xi: Tensor | None) -> Function:
     if isinstance(module, NoisyActivation):
         hard = xi is None and module.eval_noise == "hard"
-        return Function(module.pair, module.noise, module.scale, module.p, module.pair.h if hard else None)
+        p = None if module.p is None else facing(module.p, x, module.dim)
+        return Function(module.pair, module.noise, module.scale, p, module.pair.h if hard else None)
     pair = pair_of(module)
     assert pair is not None
     return Function(pair, without=_SOFT.get(type(module), pair.h))
@@ -189,7 +191,7 @@ class _ModuleHooks:
     def leave(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         x, xi = self._entered.pop()
         output = _asked(output)
-        self._calls.append(TracedCall(self._name, type(module).__name__, _function_of(module, xi), x, xi, output))
+        self._calls.append(TracedCall(self._name, type(module).__name__, _function_of(module, x, xi), x, xi, output))
         return output.clone()  # an in-place operation must not change the tensor whose gradient is needed
 
 
