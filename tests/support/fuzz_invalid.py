@@ -67,6 +67,7 @@ def functional_layer(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
         "x": torch.randn(steps, batch, inputs), "w_ih": torch.randn(gates, inputs), "w_hh": torch.randn(gates, hidden),
         "b_ih": torch.randn(gates), "b_hh": torch.randn(gates), "h": torch.randn(batch, hidden),
         "p": torch.randn(count * hidden), "seed": torch.tensor(7), "backend": rng.choice(["auto", "cpu", "reference"]),
+        "hard": rng.random() < 0.6,
     }  # fmt: skip
     if kind == "lstm":
         right["c"] = torch.randn(batch, hidden)
@@ -83,7 +84,7 @@ def functional_layer(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
             return recurrent_functional.noisy_gru(hx=h, **given)
         return recurrent_functional.noisy_rnn(hx=h, nonlinearity=kind[4:], **given)
 
-    name = rng.choice([name for name in right if name != "backend"])
+    name = rng.choice([name for name in right if name not in ("backend", "hard")])
     wrong = spoilt_seed(rng) if name == "seed" else spoilt(rng, right[name])
     if name == "x" and wrong.dim() == 3:
         wrong = resized(rng, right["x"], 2) if wrong.dtype == torch.float32 and wrong.device.type == "cpu" else wrong
@@ -108,7 +109,8 @@ def layer_module(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
     """A layer whose input, state, weights or packing are wrong."""
     kind = rng.choice(list(LAYERS))
     batch, hidden, inputs = rng.randint(1, 5), rng.randint(2, 20), rng.randint(1, 9)
-    module = LAYERS[kind][0](inputs, hidden, backend=rng.choice(["auto", "cpu", "reference"]), **LAYERS[kind][2])
+    settings = {"backend": rng.choice(["auto", "cpu", "reference"]), "hard": rng.random() < 0.6, **LAYERS[kind][2]}
+    module = LAYERS[kind][0](inputs, hidden, **settings)
     sizes = sorted((rng.randint(1, batch) for _ in range(rng.randint(0, 4))), reverse=True)
     right: Arguments = {name: p.detach() for name, p in module.named_parameters()}
     right |= {"data": torch.randn(sum([batch, *sizes]), inputs), "sizes": torch.tensor([batch, *sizes])}
@@ -141,7 +143,8 @@ def cell_module(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
     """A cell with a wrong input, state, weight, p or xi."""
     kind = rng.choice(list(LAYERS))
     batch, hidden, inputs = rng.randint(1, 5), rng.randint(2, 20), rng.randint(1, 9)
-    module = LAYERS[kind][1](inputs, hidden, backend=rng.choice(["auto", "cpu", "reference"]), **LAYERS[kind][2])
+    settings = {"backend": rng.choice(["auto", "cpu", "reference"]), "hard": rng.random() < 0.6, **LAYERS[kind][2]}
+    module = LAYERS[kind][1](inputs, hidden, **settings)
     right: Arguments = {name: p.detach() for name, p in module.named_parameters()}
     right |= {"x": torch.randn(batch, inputs), "h": torch.randn(batch, hidden)}
     if kind == "lstm":

@@ -122,7 +122,7 @@ def recurrent_module(rng: random.Random, cell: bool, hidden: int, inputs: int, d
     settings = {"noise": rng.choice(NOISE), "bias": rng.random() < 0.7, "dtype": dtype, **LAYERS[kind][2]}
     if kind in ("lstm", "gru") and rng.random() < 0.3:
         settings["gate_noise"] = rng.choice(NOISE)
-    settings["eval_noise"] = rng.choice(["expectation", "hard", "sample"])
+    settings |= {"eval_noise": rng.choice(["expectation", "hard", "sample"]), "hard": rng.random() < 0.6}
     if not cell:
         settings |= {"num_layers": rng.randint(1, 3), "bidirectional": rng.random() < 0.3}
     module = LAYERS[kind][cell](inputs, hidden, backend="cpu", **settings)

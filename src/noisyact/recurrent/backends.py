@@ -80,9 +80,7 @@ def _obstacle(
         return "the kernel computes in float32, and the input is float64"
     if projection:
         return "proj_size > 0: the kernel does not support projections"
-    if xi:
-        return "xi is given, and the kernel takes a seed"
-    return "hard=False: the kernel supports only hard functions" if name == "cpu" and not hard else None
+    return "xi is given, and the kernel takes a seed" if xi else None
 
 
 @constant

@@ -96,14 +96,29 @@ def first_states(kind, count, batch, hidden):
     + [(kind, "nah", size) for kind, size in zip(itertools.cycle(["gru", "lstm", "rnn_tanh"]), SIZES, strict=False)],
 )
 def test_kernel_equals_reference(kind, scheme, size):
+    assert_equals_reference(kind, scheme, size, hard=True)
+
+
+SOFT_SIZES = [(1, 1, 1), (5, 3, 17), (2, 20, 65), (9, 7, 16), (3, 1, 200)]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("scheme", [*SCHEMES, "nan:alpha=1.0", "nah:c=3,alpha=0.9,clip=True"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_soft_functions_equal_the_reference(kind, scheme):
+    for size in SOFT_SIZES:
+        assert_equals_reference(kind, scheme, size, hard=False)
+
+
+def assert_equals_reference(kind, scheme, size, hard):
     steps, batch, hidden = size
     layer, _, extra = KINDS[kind]
-    kernel, reference = twins(lambda **b: layer(7, hidden, noise=scheme, **extra, **b))
+    kernel, reference = twins(lambda **b: layer(7, hidden, noise=scheme, hard=hard, **extra, **b))
     # Weights shrink with the size of the layer; inputs that grow with it keep about half its units saturated and noisy.
     x, states = [hidden**0.5 * torch.randn(steps, batch, 7)], first_states(kind, 1, batch, hidden)
     found, expected = (outputs_and_gradients(module, x, states) for module in (kernel, reference))
     assert_close(found, expected, steps_in(scheme))
-    if found[0][0].numel() > 200 and scheme != "nanil":  # its noise rarely carries a unit out of saturation
+    if found[0][0].numel() > 200 and scheme != "nanil" and hard:  # its noise rarely carries a unit out of saturation
         torch.manual_seed(4)
         other = kernel(x[0], tuple(states) if kind == "lstm" else states[0])[0]
         assert torch.allclose(other, found[0][0], atol=1e-4) == (scheme is None)
@@ -132,17 +147,17 @@ def test_every_size_equals_the_reference(index):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("packed", [None, "sorted", "unsorted"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_directions_dropout_packing(kind, packed):
+def test_layers_directions_dropout_packing(kind, packed, hard):
     """Two layers, two directions, dropout between them, with and without biases and a first state."""
     layer, _, extra = KINDS[kind]
     lengths = [9, 7, 7, 2, 1] if packed == "sorted" else [2, 9, 1, 7, 7]
     x = [2 * torch.randn(n, 6) for n in lengths] if packed else [2 * torch.randn(8, 5, 6)]
     for bias, given in ((True, True), (False, False)):
-        kernel, reference = twins(
-            lambda bias=bias, **b: layer(6, 19, num_layers=2, bias=bias, dropout=0.4, bidirectional=True, **extra, **b)
-        )
+        settings = {"num_layers": 2, "bias": bias, "dropout": 0.4, "bidirectional": True, "hard": hard, **extra}
+        kernel, reference = twins(lambda s=settings, **b: layer(6, 19, **s, **b))
         states = first_states(kind, 4, 5, 19) if given else []
         found, expected = (outputs_and_gradients(m, x, states, packed=packed) for m in (kernel, reference))
         assert_close(found, expected)
@@ -151,50 +166,55 @@ def test_layers_directions_dropout_packing(kind, packed):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("eval_noise", ["expectation", "hard", "sample"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_evaluation(kind, eval_noise):
+def test_evaluation(kind, eval_noise, hard):
     layer, _, extra = KINDS[kind]
     x, states = [3 * torch.randn(6, 3, 5)], first_states(kind, 1, 3, 17)
     for scheme in SCHEMES:
-        kernel, reference = twins(lambda s=scheme, **b: layer(5, 17, noise=s, eval_noise=eval_noise, **extra, **b))
+        settings = {"noise": scheme, "eval_noise": eval_noise, "hard": hard, **extra}
+        kernel, reference = twins(lambda s=settings, **b: layer(5, 17, **s, **b))
         found, expected = (outputs_and_gradients(m.eval(), x, states) for m in (kernel, reference))
         assert_close(found, expected, steps_in(scheme))
 
 
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize(("noise", "gate_noise"), [("nah:c=2", "nan:c=0.7,alpha=0.9"), (None, "nah"), ("nanil", "nah")])
+@pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_gates_with_noise_of_their_own(kind, noise, gate_noise):
+def test_gates_with_noise_of_their_own(kind, hard, noise, gate_noise):
     layer, _, _ = KINDS[kind]
-    kernel, reference = twins(lambda **b: layer(5, 33, noise=noise, gate_noise=gate_noise, **b))
+    kernel, reference = twins(lambda **b: layer(5, 33, noise=noise, gate_noise=gate_noise, hard=hard, **b))
     x = [4 * torch.randn(11, 4, 5)]
     found, expected = (outputs_and_gradients(m, x, first_states(kind, 1, 4, 33)[:0]) for m in (kernel, reference))
     assert_close(found, expected, steps_in(noise))
-    same = twins(lambda **b: layer(5, 33, noise=gate_noise, **b))[0]
+    same = twins(lambda **b: layer(5, 33, noise=gate_noise, hard=hard, **b))[0]
     assert not torch.allclose(outputs_and_gradients(same, x, [])[0][0], found[0][0], atol=1e-4)
 
 
 @pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_cells(kind, scheme):
+def test_cells(kind, scheme, hard):
     _, cell, extra = KINDS[kind]
     for batch, hidden in ((1, 1), (3, 17), (20, 200)):
-        kernel, reference = twins(lambda h=hidden, **b: cell(5, h, noise=scheme, **extra, **b))
+        kernel, reference = twins(lambda h=hidden, **b: cell(5, h, noise=scheme, hard=hard, **extra, **b))
         states = [s[0] for s in first_states(kind, 1, batch, hidden)]
         x = [4 * torch.randn(batch, 5)]
         found, expected = (outputs_and_gradients(module, x, states) for module in (kernel, reference))
         assert_close(found, expected, steps_in(scheme))
 
 
+@pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_bits_again_and_with_any_number_of_threads(kind):
+def test_the_same_bits_again_and_with_any_number_of_threads(kind, hard):
     layer, _, extra = KINDS[kind]
     threads = torch.get_num_threads()
     try:
-        for steps, batch, hidden in ((5, 20, 200), (9, 3, 17), (3, 64, 130)):
-            module = layer(40, hidden, bidirectional=True, **extra, backend="cpu")
+        for steps, batch, hidden in ((5, 20, 200), (9, 3, 17), (3, 64, 130)) if hard else ((9, 3, 17), (3, 64, 130)):
+            module = layer(40, hidden, bidirectional=True, hard=hard, **extra, backend="cpu")
             x, states = [2 * torch.randn(steps, batch, 40)], first_states(kind, 2, batch, hidden)
             results = []
             for n in (1, 1, 2, 3, 2):
@@ -261,9 +281,9 @@ def test_products(rows, depth, columns):
             assert ((found - a.double() @ b.double()).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("scheme", ["nah:c=0.5,alpha=1.15,clip=False", ""])
+@pytest.mark.parametrize(("scheme", "hard"), [("nah:c=0.5,alpha=1.15,clip=False", True), ("", True), ("nan", False)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_operators_keep_torchs_rules(kind, scheme):
+def test_the_operators_keep_torchs_rules(kind, scheme, hard):
     batch, hidden, size, scale = 2, 3, 4, torch.tensor(0.5)
     gates, count = GATES[kind] * hidden, NONLINEARITIES[kind] * hidden
 
@@ -271,12 +291,12 @@ def test_the_operators_keep_torchs_rules(kind, scheme):
         return torch.randn(*shape).requires_grad_()
 
     c = leaf(batch, hidden) if kind == "lstm" else None
-    tail = (torch.tensor(7), kind, scheme, scheme, scale, scale)
+    tail = (torch.tensor(7), kind, scheme, scheme, hard, scale, scale)
     weights = (leaf(gates, size), leaf(gates, hidden), leaf(gates), leaf(gates))
     for reverse, sizes in ((False, [2, 2, 2]), (True, [2, 1])):
         x = leaf(sum(sizes), size)
         arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), *tail, reverse)
         torch.library.opcheck(registration._layer, arguments)
     recurrent, h = (leaf(batch, gates), leaf(batch, hidden)) if kind == "gru" else (None, None)
-    settings = (torch.tensor(7), scale, scale, kind, scheme, scheme, True)
+    settings = (torch.tensor(7), scale, scale, kind, scheme, scheme, hard)
     torch.library.opcheck(cell_op._cell, (leaf(batch, gates), recurrent, h, c, leaf(count), *settings))

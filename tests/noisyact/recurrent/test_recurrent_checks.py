@@ -80,7 +80,7 @@ def test_a_layer_wholly_on_the_meta_device_has_shapes():
 
 def test_the_registered_operators_check_too():
     x, sizes, h, c, w_ih, w_hh = N(6, 4), torch.tensor([3, 3]), N(3, 5), N(3, 5), N(20, 4), N(20, 5)
-    settings = ("lstm", "nah", "nah", torch.tensor(0.5), torch.tensor(0.5))
+    settings = ("lstm", "nah", "nah", True, torch.tensor(0.5), torch.tensor(0.5))
     op, backward = torch.ops.noisyact.recurrent_layer, torch.ops.noisyact.recurrent_layer_backward
 
     def run(x=x, sizes=sizes, h=h, c=c, w_ih=w_ih, w_hh=w_hh, p=None, seed=None):

@@ -218,7 +218,6 @@ WRONG = {
     "gate scheme": (lambda: na.NoisyGRU(4, 3, gate_noise=0.5), TypeError, "0.5"),
     "triton": (lambda: na.NoisyLSTM(4, 3, backend="triton")(X), RuntimeError, "'triton'.*input is on cpu"),
     "cpu, float64": (lambda: na.NoisyLSTM(4, 3, backend="cpu").double()(X.double()), RuntimeError, "'cpu'.*float64"),
-    "cpu, soft": (lambda: na.NoisyGRU(4, 3, hard=False, backend="cpu")(X), RuntimeError, "'cpu'.*hard=False"),
     "cpu, projection": (lambda: na.NoisyLSTM(4, 3, proj_size=2, backend="cpu")(X), RuntimeError, "'cpu'.*proj_size"),
     "cell input": (lambda: na.NoisyGRUCell(4, 3)(X[0, :, :3]), ValueError, r"4.*\(2, 3\)"),
     "cell integers": (lambda: na.NoisyGRUCell(4, 3)(torch.ones(2, 4, dtype=torch.int32)), TypeError, "int32"),

@@ -127,6 +127,7 @@ INLINE void backward_span(const activation *a, const float *g, const float *x, c
     case 2 * (SCHEME) + (CLIP):                                                                                        \
         fixed.unit.scheme = (SCHEME);                                                                                  \
         fixed.unit.clip = (CLIP);                                                                                      \
+        fixed.unit.function = PIECEWISE;                                                                               \
         call;                                                                                                          \
         break;
 #define SPECIALISED(a, call)                                                                                           \

@@ -8,6 +8,7 @@
 #include "vector_math.h"
 
 enum scheme { NAN_SCHEME, NAH, NANI, NANIL, NANIS };
+enum function { PIECEWISE, SIGMOID, TANH }; /* PIECEWISE: u clipped to low and high; the others are soft */
 
 /* One noisy function. */
 typedef struct {
@@ -15,13 +16,14 @@ typedef struct {
     int32_t stochastic; /* 0: epsilon is `expectation` and no noise is drawn */
     int32_t clip;
     int32_t one_sided; /* whether a limit is infinite */
+    int32_t function;  /* h */
     float expectation;
     float alpha;
     float scale; /* c, or sigma for NANI and NANIS */
     float slope, offset, low, high;
 } unit;
 
-/* h; the result is NaN where u is NaN. */
+/* The piecewise linear h; the result is NaN where u is NaN. */
 INLINE floats hard(const unit *a, floats u) { return at_most(at_least(u, every(a->low)), every(a->high)); }
 
 /* u - h; 0 where both are the same infinity, which only a one-sided function allows. */
@@ -61,15 +63,73 @@ INLINE floats fixed_sigma(const unit *a, floats u) {
     return pick(above(u, every(a->low)), below_high, sigma);
 }
 
-/* Whether all of u lies strictly inside the linear part, where phi = u, except for NANI, which is noisy everywhere. */
+/* Whether all of u lies strictly inside the linear part, where phi = u. NANI is noisy everywhere, and a soft function
+ * has no linear part. */
 INLINE int linear(const unit *a, floats u) {
-    return (a->scheme != NANI) & all(above(every(a->high), u)) & all(above(u, every(a->low)));
+    return (a->function == PIECEWISE) & (a->scheme != NANI) & all(above(every(a->high), u)) & all(above(u, every(a->low)));
 }
 
 /* xi, or |xi| for NAH. An expectation, which is not negative, stays unchanged. */
 INLINE floats epsilon_of(const unit *a, floats xi) { return a->scheme == NAH ? absolute(xi) : xi; }
 
+/* The soft h and its slope. */
+INLINE floats soft(const unit *a, floats x) { return a->function == TANH ? hyperbolic_tangent(x) : sigmoid(x); }
+INLINE floats soft_slope(const unit *a, floats h) { return a->function == TANH ? 1.0f - h * h : h * (1.0f - h); }
+
+/* fixed_sigma for a soft h: the thresholds are compared with x, because the rounding of u could move them. */
+INLINE floats soft_fixed_sigma(const unit *a, floats x) {
+    floats sigma = every(a->scale);
+    if (a->scheme == NANI) return sigma;
+    const float low = (a->low - a->offset) / a->slope, high = (a->high - a->offset) / a->slope;
+    floats below_high = pick(above(every(high), x), every(0.0f), sigma);
+    return pick(above(x, every(low)), below_high, sigma);
+}
+
+INLINE floats soft_forward(const unit *a, floats x, floats p, floats xi) {
+    floats epsilon = epsilon_of(a, xi);
+    if (a->scheme == NANI || a->scheme == NANIS) return soft(a, x + soft_fixed_sigma(a, x) * epsilon);
+    floats h = soft(a, x), u = x * a->slope + a->offset, t = half_tanh(absolute(p) * depth_of(a, h, u));
+    floats noise = (0.25f * a->scale) * t * t * epsilon;
+    if (a->scheme == NANIL) return soft(a, x + noise);
+    floats phi = leaky(a, h, u) + flip(noise, direction(a, x));
+    return a->clip ? hard(a, phi) : phi;
+}
+
+INLINE void soft_derivatives(const unit *a, floats x, floats p, floats xi, floats *phi, floats *dx, floats *dp) {
+    floats epsilon = epsilon_of(a, xi);
+    if (a->scheme == NANI || a->scheme == NANIS) {
+        *phi = soft(a, x + soft_fixed_sigma(a, x) * epsilon);
+        *dx = soft_slope(a, *phi);
+        *dp = every(0.0f);
+        return;
+    }
+    floats h = soft(a, x), u = x * a->slope + a->offset, slope = soft_slope(a, h);
+    floats depth = depth_of(a, h, u), t = half_tanh(absolute(p) * depth);
+    floats noise = (0.25f * a->scale) * t * epsilon;
+    floats rate = noise * (1.0f - t * t); /* d (sigma epsilon) / d |p Delta| */
+    /* d |p Delta| / dx = |p| sgn(Delta) (h' - u') and d |p Delta| / dp = sgn(p) |Delta|. */
+    floats through_x = rate * absolute(p) * flip(slope - a->slope, sign_bit(h - u));
+    floats through_p = flip(rate * depth, sign_bit(p));
+    if (a->scheme == NANIL) {
+        *phi = soft(a, x + noise * t);
+        floats moved_slope = soft_slope(a, *phi);
+        *dx = moved_slope * (1.0f + through_x);
+        *dp = moved_slope * through_p;
+        return;
+    }
+    ints d = direction(a, x);
+    *phi = leaky(a, h, u) + flip(noise * t, d);
+    *dx = (1.0f - a->alpha) * a->slope + a->alpha * slope + flip(through_x, d);
+    *dp = flip(through_p, d);
+    if (a->clip) {
+        *dx = inside(a, *phi, *dx);
+        *dp = inside(a, *phi, *dp);
+        *phi = hard(a, *phi);
+    }
+}
+
 INLINE floats phi_forward(const unit *a, floats x, floats p, floats xi) {
+    if (a->function != PIECEWISE) return soft_forward(a, x, p, xi);
     floats u = x * a->slope + a->offset, epsilon = epsilon_of(a, xi), sigma;
     if (a->scheme == NANI || a->scheme == NANIS) {
         sigma = fixed_sigma(a, u);
@@ -86,6 +146,10 @@ INLINE floats phi_forward(const unit *a, floats x, floats p, floats xi) {
 
 /* phi, dphi/dx and dphi/dp. */
 INLINE void phi_derivatives(const unit *a, floats x, floats p, floats xi, floats *phi, floats *dx, floats *dp) {
+    if (a->function != PIECEWISE) {
+        soft_derivatives(a, x, p, xi, phi, dx, dp);
+        return;
+    }
     floats u = x * a->slope + a->offset, epsilon = epsilon_of(a, xi), zero = every(0.0f);
     if (a->scheme == NANI || a->scheme == NANIS) {
         floats moved = (x + fixed_sigma(a, u) * epsilon) * a->slope + a->offset;

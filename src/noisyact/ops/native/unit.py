@@ -15,6 +15,9 @@ from noisyact.schemes import NANI, Scheme
 
 __all__ = ["Unit", "address", "contiguous"]
 
+_FUNCTIONS = ("piecewise", "sigmoid", "tanh")
+"""The enumeration `function` of phi.h."""
+
 
 class Unit(ctypes.Structure):
     """The structure `unit` of phi.h."""
@@ -24,6 +27,7 @@ class Unit(ctypes.Structure):
         ("stochastic", ctypes.c_int32),
         ("clip", ctypes.c_int32),
         ("one_sided", ctypes.c_int32),
+        ("function", ctypes.c_int32),
         ("expectation", ctypes.c_float),
         ("alpha", ctypes.c_float),
         ("scale", ctypes.c_float),
@@ -34,8 +38,15 @@ class Unit(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, scheme: Scheme | None, pair: HardPair, scale: float, stochastic: bool) -> Self:
-        """The structure for a scheme and a pair. No scheme means h without noise, as NANI with sigma = 0."""
+    def of(
+        cls, scheme: Scheme | None, pair: HardPair, scale: float, stochastic: bool, function: str = "piecewise"
+    ) -> Self:
+        """The structure for a scheme and a pair. No scheme means h without noise, as NANI with sigma = 0.
+
+        Args:
+            pair: u, and the limits and thresholds of h.
+            function: h itself: "piecewise" for the h of the pair, or the soft "sigmoid" or "tanh".
+        """
         if scheme is None:
             scheme, scale, stochastic = NANI(sigma=0.0), 0.0, False
         return cls(
@@ -43,6 +54,7 @@ class Unit(ctypes.Structure):
             stochastic=stochastic,
             clip=scheme.clips,
             one_sided=math.isinf(pair.low) or math.isinf(pair.high),
+            function=_FUNCTIONS.index(function),
             expectation=0.0 if stochastic else equations.expected_epsilon(scheme),
             alpha=1.0 - scheme.leak,
             scale=scale,

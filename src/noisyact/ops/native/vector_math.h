@@ -25,22 +25,41 @@ INLINE floats minus_two_log(floats v) {
     return e * -1.38629436112f + s * q;
 }
 
-/* tanh(z / 2) for z >= 0, with a relative error of 3e-7 even near zero, because sigma is its square. NaN gives NaN.
- * With e^-z = s (1 + r), s a power of two and r small, w = 1 - e^-z = (1 - s) - s r has no cancellation, and
- * tanh(z / 2) = w / (2 - w). */
-INLINE floats half_tanh(floats z) {
-    floats t = at_least(z * -1.44269504089f, every(-40.0f));
-    floats rounded = t + ROUNDER;
-    floats f = t - (rounded - ROUNDER);
-    floats s = (floats)(((words)rounded << 23) + 0x3f800000u);
+/* 2^f - 1 for |f| <= 1/2, with a relative error of 2e-7 even near zero. */
+INLINE floats power_minus_one(floats f) {
     floats q = every(1.54011262597e-4f);
     q = q * f + 1.33963020407e-3f;
     q = q * f + 9.61827072202e-3f;
     q = q * f + 5.55034472734e-2f;
     q = q * f + 2.40226493276e-1f;
     q = q * f + 6.93147191337e-1f;
-    floats w = (1.0f - s) - s * f * q;
+    return f * q;
+}
+
+/* 2^n for the integer n that the low bits of `rounded` = n + ROUNDER contain, -126 <= n <= 127. */
+INLINE floats power_of(floats rounded) { return (floats)(((words)rounded << 23) + 0x3f800000u); }
+
+/* tanh(z / 2) for z >= 0, with a relative error of 3e-7 even near zero, because sigma is its square. NaN gives NaN.
+ * With e^-z = s (1 + r), s a power of two and r small, w = 1 - e^-z = (1 - s) - s r has no cancellation, and
+ * tanh(z / 2) = w / (2 - w). */
+INLINE floats half_tanh(floats z) {
+    floats t = at_least(z * -1.44269504089f, every(-40.0f)), rounded = t + ROUNDER;
+    floats s = power_of(rounded), r = power_minus_one(t - (rounded - ROUNDER)), w = (1.0f - s) - s * r;
     return w / (2.0f - w);
+}
+
+/* tanh(x) with a relative error of 3e-7. Infinities give -1 and 1, NaN gives NaN, and zero keeps its sign. */
+INLINE floats hyperbolic_tangent(floats x) { return flip(half_tanh(2.0f * absolute(x)), sign_bit(x)); }
+
+/* 1 / (1 + e^-x) with a relative error of 4e-7; 0 where e^x < 2^-126. Infinities give 0 and 1, and NaN gives NaN.
+ * The remainder of |x| / ln 2 is computed with ln 2 in two parts, because its absolute error is the result's relative
+ * error. n times the first part is exact. */
+INLINE floats sigmoid(floats x) {
+    const floats least = every(-126.0f), zero = every(0.0f), one = every(1.0f);
+    floats z = absolute(x), t = z * -1.44269504089f, rounded = at_least(t, least) + ROUNDER, n = rounded - ROUNDER;
+    floats r = power_minus_one(((-z - n * 0.693359375f) + n * 2.12194440e-4f) * 1.44269504089f), s = power_of(rounded);
+    floats e = pick(above(least, t), zero, s + s * r);
+    return pick(above(zero, x), e, one) / (one + e);
 }
 
 /* Cosine and sine of w / 2^32 turns with an error of 1e-7: polynomials of the distance to the nearest quarter turn. */

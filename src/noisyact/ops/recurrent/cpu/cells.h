@@ -23,6 +23,9 @@ typedef struct {
     int64_t step, row, unit;
 } place;
 
+/* The number of columns of dgates: the GRU has an additional gate, the input's side of its candidate. */
+static inline int64_t width_of(const cell *c) { return c->hidden * (c->kind == GRU ? 4 : c->gates); }
+
 INLINE int units_left(const cell *c, int64_t unit) { return c->hidden - unit < LANES ? (int)(c->hidden - unit) : LANES; }
 
 /* Load a vector of units from a row, with zeros past its end. */
@@ -119,6 +122,13 @@ INLINE void draw_gates(const cell *c, place at, int rows, floats (*a)[COLUMNS], 
             if (needed & (1 << l / 2))
                 for (int s = 0; s < 2; s++) normal_pair(w[s][l], w[s][l + 1], &xi[r[s]][l], &xi[r[s]][l + 1]);
     }
+}
+
+/* Load an LSTM's saved pre-activations of some rows and one vector of units, and recompute their noise. */
+INLINE void load_gates(const cell *c, place at, const float *gates, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
+    for (int r = 0; r < rows; r++)
+        for (int n = 0; n < 4; n++) a[r][n] = load_units(c, gates + (r * 4 + n) * c->hidden, at.unit);
+    draw_gates(c, at, rows, a, xi);
 }
 
 INLINE floats draw_out(const cell *c, place at, floats state) {

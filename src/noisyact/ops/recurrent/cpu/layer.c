@@ -89,10 +89,9 @@ INLINE void expect_forward(const forward_task *task, int64_t row, int rows, int6
     }
 }
 
-static void forward_work(const void *given, int64_t round, int group, int tile) {
-    const forward_task *task = given;
+INLINE void forward_tile(const forward_task *task, int64_t round, int group, int tile, const int soft) {
     const layer *l = task->l;
-    const cell own = l->cell, *c = &own; /* a copy that no store can alias, so that its fields stay in registers */
+    const cell own = cell_of(l, soft), *c = &own;
     const int64_t hidden = c->hidden, t = l->reverse ? l->steps - 1 - round : round;
     const int rows = rows_of(l, l->sizes[t], tile);
     const int64_t b = tile_begin(l, tile);
@@ -128,6 +127,14 @@ static void forward_work(const void *given, int64_t round, int group, int tile) 
         if (c->kind == LSTM && l->keep) before_c = row_before(l, task->extra, task->c0, task->zeros, t, b + r);
         cell_forward(c, at, count, a[r], product[r], xi[r], gates, before_h[r], before_c, extra, task->h + row * hidden);
     }
+}
+
+static void forward_hard(const void *task, int64_t round, int group, int tile) {
+    forward_tile(task, round, group, tile, 0);
+}
+
+static void forward_soft(const void *task, int64_t round, int group, int tile) {
+    forward_tile(task, round, group, tile, 1);
 }
 
 /* x: [rows][size]. h: [rows][hidden].
@@ -171,7 +178,7 @@ int noisyact_recurrent_forward(const layer *given, const weights *w, const float
                     project_rows(l, &in, begin, begin + part < rows ? begin + part : rows, g, mine, gates);
         }
     }
-    share_out(l, l->steps, groups, threads, forward_work, &task);
+    share_out(l, l->steps, groups, threads, is_soft(l) ? forward_soft : forward_hard, &task);
     free(buffers);
     free(zeros);
     return 0;
@@ -182,15 +189,6 @@ typedef struct {
     const float *packed, *zeros, *gates, *extra, *h, *h0, *c0, *dh;
     float *carry, *dgates, *partial, *dh0;
 } backward_task;
-
-static int64_t width_of(const cell *c) { return c->hidden * (c->kind == GRU ? 4 : c->gates); }
-
-/* Load an LSTM's saved pre-activations of some rows and one vector of units, and recompute their noise. */
-INLINE void load_gates(const cell *c, place at, const float *gates, int rows, floats (*a)[COLUMNS], floats (*xi)[4]) {
-    for (int r = 0; r < rows; r++)
-        for (int n = 0; n < 4; n++) a[r][n] = load_units(c, gates + (r * 4 + n) * c->hidden, at.unit);
-    draw_gates(c, at, rows, a, xi);
-}
 
 /* Prefetch the memory that a tile is going to read and write. */
 INLINE void expect_backward(const backward_task *task, int64_t row, int rows, int64_t unit, int count) {
@@ -205,10 +203,9 @@ INLINE void expect_backward(const backward_task *task, int64_t row, int rows, in
         }
 }
 
-static void backward_work(const void *given, int64_t round, int group, int tile) {
-    const backward_task *task = given;
+INLINE void backward_tile(const backward_task *task, int64_t round, int group, int tile, const int soft) {
     const layer *l = task->l;
-    const cell own = l->cell, *c = &own; /* a copy that no store can alias, so that its fields stay in registers */
+    const cell own = cell_of(l, soft), *c = &own;
     const int64_t hidden = c->hidden, width = width_of(c), depth = hidden * c->gates;
     const int64_t t = l->reverse ? round : l->steps - 1 - round, b = tile_begin(l, tile);
     const int last = round == l->steps; /* the additional round computes the gradient of h0 */
@@ -253,6 +250,14 @@ static void backward_work(const void *given, int64_t round, int group, int tile)
     }
 }
 
+static void backward_hard(const void *task, int64_t round, int group, int tile) {
+    backward_tile(task, round, group, tile, 0);
+}
+
+static void backward_soft(const void *task, int64_t round, int group, int tile) {
+    backward_tile(task, round, group, tile, 1);
+}
+
 /* dh: [rows][hidden], the gradient of h at every step. carry: [batch][hidden], holds the gradient of the LSTM's final
  * c (else 0); receives the gradient of c0 (LSTM), or the part of h0's gradient that does not pass the weights (GRU).
  * dgates: [rows][width][hidden]; width is 4 for the GRU (the fourth is the input's side of the candidate), else gates.
@@ -276,57 +281,10 @@ int noisyact_recurrent_backward(const layer *given, const weights *w, float *pac
     }
     backward_task task = {l, packed, zeros, gates, extra, h, h0, c0, dh, carry, dgates, partial, dh0};
     pack_backward(l, w->w_hh, packed, threads);
-    share_out(l, l->steps + (dh0 != NULL), backward_groups(l), threads, backward_work, &task);
+    share_out(l, l->steps + (dh0 != NULL), backward_groups(l), threads, is_soft(l) ? backward_soft : backward_hard, &task);
     for (int tile = 0; tile < tiles_of(l); tile++)
         for (int64_t j = 0; j < length; j++) sums[j] += partial[tile * length + j];
     free(partial);
     free(zeros);
-    return 0;
-}
-
-/* The pointwise part of one step. `gates` is as in the layer; `product`, [rows][gates][hidden], is the GRU's recurrent
- * part, which for other cells is already in `gates`. Always returns 0, because it allocates no memory. */
-int noisyact_cell_forward(const layer *given, const weights *w, float *gates, const float *product, const float *before_h,
-                          const float *before_c, float *extra, float *h, int threads) {
-    const layer own = with_weights(given, w), *l = &own;
-    const cell *cell_ = &l->cell;
-    const int64_t hidden = cell_->hidden, row_size = cell_->gates * hidden;
-    (void)threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && l->batch * hidden > 4096)
-    for (int64_t b = 0; b < l->batch; b++)
-        for (int64_t j = 0; j < hidden; j += LANES) {
-            place at = {0, b, j};
-            floats a[1][COLUMNS], sums[COLUMNS], xi[1][4];
-            for (int n = 0; n < cell_->gates; n++) {
-                a[0][n] = load_units(cell_, gates + b * row_size + n * hidden, j);
-                sums[n] = product ? load_units(cell_, product + b * row_size + n * hidden, j) : every(0.0f);
-            }
-            if (cell_->kind == LSTM) draw_gates(cell_, at, 1, a, xi);
-            cell_forward(cell_, at, 1, a[0], sums, xi[0], gates + b * row_size, before_h + b * hidden,
-                         before_c + b * hidden, extra + b * hidden, h + b * hidden);
-        }
-    return 0;
-}
-
-/* The gradients of noisyact_cell_forward. `partial`, [batch][nonlinearities][hidden], must hold zeros and receives p's;
- * `carry` is as in the layer. Always returns 0. */
-int noisyact_cell_backward(const layer *given, const weights *w, const float *gates, const float *before_h, const float *before_c,
-                           const float *extra, const float *dh, float *carry, float *dgates, float *partial,
-                           int threads) {
-    const layer own = with_weights(given, w), *l = &own;
-    const cell *cell_ = &l->cell;
-    const int64_t hidden = cell_->hidden, row_size = cell_->gates * hidden;
-    const int64_t width = width_of(cell_);
-    (void)threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && l->batch * hidden > 4096)
-    for (int64_t b = 0; b < l->batch; b++)
-        for (int64_t j = 0; j < hidden; j += LANES) {
-            place at = {0, b, j};
-            floats gradient = load_units(cell_, dh + b * hidden, j), a[1][COLUMNS], xi[1][4], sums[4] = {{0}};
-            if (cell_->kind == LSTM) load_gates(cell_, at, gates + b * row_size, 1, a, xi);
-            cell_backward(cell_, at, gradient, a[0], xi[0], gates + b * row_size, before_h + b * hidden, before_c + b * hidden,
-                          extra + b * hidden, carry + b * hidden, dgates + b * width,
-                          partial + b * cell_->nonlinearities * hidden, sums);
-        }
     return 0;
 }

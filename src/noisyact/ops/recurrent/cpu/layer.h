@@ -27,6 +27,17 @@ static layer with_weights(const layer *l, const weights *w) {
     return own;
 }
 
+static int is_soft(const layer *l) { return l->cell.state.function != PIECEWISE; }
+
+/* A copy of the cell that no store can alias, so that its fields stay in registers. Its functions are constants if
+ * `soft` is: hard and soft functions are compiled separately, and no loop branches on them. */
+INLINE cell cell_of(const layer *l, const int soft) {
+    cell own = l->cell;
+    own.gate.function = soft ? SIGMOID : PIECEWISE;
+    own.state.function = soft ? TANH : PIECEWISE;
+    return own;
+}
+
 static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
 static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }
 /* For an LSTM or GRU the columns of a group are the gates of one vector of units, for an RNN several such vectors. */

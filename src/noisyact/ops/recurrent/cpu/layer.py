@@ -1,4 +1,4 @@
-"""The recurrent layer on a CPU by the C kernel: float32, hard functions, no projection.
+"""The recurrent layer on a CPU by the C kernel: float32, hard or soft functions, no projection.
 
 One call runs one layer in one direction, including the time loop. C kernels also compute the products over all steps:
 the input's part, and the gradients of the weights and of the input. registration.py is for torch.compile.
@@ -20,7 +20,7 @@ from noisyact.ops.matmul import matmul
 from noisyact.ops.native.unit import Unit
 from noisyact.ops.recurrent.checks import check_backward, check_sizes
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
-from noisyact.pairs import HardPair
+from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU
 
 __all__ = ["LayerCall", "backward", "forward", "layer", "run"]
 
@@ -74,11 +74,10 @@ def _steps(sizes: tuple[int, ...]) -> tuple[int, Any, Any]:
 @functools.lru_cache(maxsize=64)
 def _units(noise: CellNoise, kind: str, gate_scale: float, state_scale: float, drawn: bool) -> tuple[Unit, Unit]:
     """The sigmoid and the tanh as C structures. The scales in `noise` are None, to make it a cache key."""
-    state_pair, gate_pair = noise.state_pair(kind), noise.gate_pair()
-    if not (isinstance(state_pair, HardPair) and isinstance(gate_pair, HardPair)):
-        raise ValueError("hard=False: the C kernel supports only hard functions")
-    gate = Unit.of(noise.gate, gate_pair, gate_scale, drawn)
-    return gate, Unit.of(noise.state, state_pair, state_scale, drawn)
+    soft = not noise.hard and kind != "rnn_relu"  # the ReLU has no soft version
+    gate = Unit.of(noise.gate, HARD_SIGMOID, gate_scale, drawn, "sigmoid" if soft else "piecewise")
+    state_pair = RELU if kind == "rnn_relu" else HARD_TANH
+    return gate, Unit.of(noise.state, state_pair, state_scale, drawn, "tanh" if soft else "piecewise")
 
 
 class LayerCall:

@@ -24,8 +24,7 @@ def layer(
         h = x.new_zeros(sizes[0], weights.w_hh.shape[1])
         c = h if kind == "lstm" else None
     noise, rows = noise.kept(), torch.tensor(sizes, dtype=torch.int64)
-    state, gate, _ = noise.as_text()
-    settings = (kind, state, gate, noise.state_scale, noise.gate_scale, reverse)
+    settings = (kind, *noise.as_text(), noise.state_scale, noise.gate_scale, reverse)
     return _layer(x, rows, h, c, *weights[:5], seed, *settings)[:3]
 
 
@@ -44,16 +43,16 @@ def _checked_call(
 @torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
 def _layer(
     x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
-    b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor,
-    gate_scale: Tensor, reverse: bool,
+    b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool,
+    state_scale: Tensor, gate_scale: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p)
-    noise = CellNoise.from_text(state, gate, True, state_scale, gate_scale)
+    noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
     return forward(_checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse), x, h0, c0, weights)
 
 
 @_layer.register_fake
-def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse):
+def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *settings):
     rows, hidden = x.shape[0], w_hh.shape[1]
     batch = h0.shape[0]
     return (
@@ -69,11 +68,11 @@ def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, kind, state, gate, stat
 def _layer_backward(
     dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, x: Tensor,
     sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
-    p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, state_scale: Tensor, gate_scale: Tensor,
-    reverse: bool, wants_x: bool, wants_h0: bool,
+    p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool, state_scale: Tensor,
+    gate_scale: Tensor, reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip
     weights = LayerWeights(w_ih, w_hh, None, b_hh, p)
-    noise = CellNoise.from_text(state, gate, True, state_scale, gate_scale)
+    noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
     call = _checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse)
     _check_kept(call, dh, dh_n, dc_n, h, gates, extra)
     gradients = backward(call, (dh, dh_n, dc_n), (h, gates, extra), x, h0, c0, weights, wants_x, wants_h0)
@@ -109,23 +108,23 @@ def _(dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, se
 
 
 def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, state, gate, state_scale, gate_scale, reverse = inputs
+    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, *schemes, state_scale, gate_scale, reverse = inputs
     h, _, _, gates, extra = output
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale)
-    ctx.settings = (kind, state, gate, reverse)
+    ctx.settings = (kind, schemes, reverse)
 
 
 def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any) -> tuple:
     *saved, state_scale, gate_scale = ctx.saved_tensors
     c0, w_ih, w_hh, b_hh, p, _ = saved[6:]
-    kind, state, gate, reverse = ctx.settings
+    kind, schemes, reverse = ctx.settings
     wants_x, _, wants_h0, *_ = ctx.needs_input_grad
-    settings = (kind, state, gate, state_scale, gate_scale, reverse, wants_x, wants_h0)
+    settings = (kind, *schemes, state_scale, gate_scale, reverse, wants_x, wants_h0)
     gradients = _layer_backward(dh, dh_n, dc_n, *saved, *settings)
     weights = LayerWeights(w_ih, w_hh, None, b_hh, p)
     dx, *others = gradients_asked_for(gradients, wants_x, wants_h0, c0, weights)
-    return dx, None, *others, *([None] * 7)
+    return dx, None, *others, *([None] * 8)
 
 
 _layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
