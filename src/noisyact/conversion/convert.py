@@ -7,6 +7,7 @@ import warnings
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from noisyact.activations import NoisyActivation, NoisyHardSigmoid, NoisyHardTanh, NoisyModule, NoisyReLU, check_model
 from noisyact.conversion.inventory import Found, in_words, inventory
@@ -218,7 +219,7 @@ def _plain_activation(pair: HardPair | Pair) -> nn.Module | None:
 def _why_noisy(model: nn.Module, name: str) -> str:
     """The reason why denoisify does not replace a noisy module."""
     module = model.get_submodule(name)
-    if type(module) in OURS.values():
+    if type(module) in OURS.values() or is_parametrized(module):
         return COMPUTED
     return "torch has no such function" if type(module) in _ACTIVATIONS else SUBCLASS
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair
 
 __all__ = [
     "COMPUTED", "FUNCTIONS", "METHOD_NAMES", "RECURRENT", "SUBCLASS", "holds_weights", "is_activation", "is_saturating",
-    "obstacle", "pair_of",
+    "obstacle", "pair_of", "recurrent_obstacle",
 ]  # fmt: skip
 
 SUBCLASS = "a subclass may compute something else"
@@ -92,11 +93,9 @@ def obstacle(module: nn.Module) -> str | None:
     True
     """
     if isinstance(module, RECURRENT):
-        if type(module) not in RECURRENT:
-            return SUBCLASS
-        if not is_saturating(module):
+        if type(module) in RECURRENT and not is_saturating(module):
             return "does not saturate on both sides; see NoisyRNN with nonlinearity='relu'"
-        return None if holds_weights(module) else COMPUTED
+        return recurrent_obstacle(module)
     if type(module) in _PAIRS:
         return None if pair_of(module) is not None else "its range excludes 0 or is unbounded"
     for kind, why in _OTHERS.items():
@@ -105,6 +104,21 @@ def obstacle(module: nn.Module) -> str | None:
     if isinstance(module, tuple(_PAIRS)):
         return SUBCLASS
     return "does not saturate on both sides" + ("; see NoisyReLU" if isinstance(module, nn.ReLU) else "")
+
+
+def recurrent_obstacle(module: nn.Module) -> str | None:
+    """The reason why a layer or cell of torch has no counterpart with the same weights in noisyact; None if it has.
+
+    >>> recurrent_obstacle(nn.utils.parametrizations.weight_norm(nn.GRU(2, 2), "weight_hh_l0"))
+    'its weights are computed at every call'
+    """
+    if is_parametrized(module):  # which makes it a subclass
+        return COMPUTED
+    if type(module) not in RECURRENT:
+        return SUBCLASS
+    if "forward" in vars(module):
+        return "its forward method was replaced"
+    return None if holds_weights(module) else COMPUTED
 
 
 def holds_weights(module: nn.Module) -> bool:
