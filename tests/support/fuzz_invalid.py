@@ -110,11 +110,12 @@ def layer_module(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
     kind = rng.choice(list(LAYERS))
     batch, hidden, inputs = rng.randint(1, 5), rng.randint(2, 20), rng.randint(1, 9)
     settings = {"backend": rng.choice(["auto", "cpu", "reference"]), "hard": rng.random() < 0.6, **LAYERS[kind][2]}
-    module = LAYERS[kind][0](inputs, hidden, **settings)
+    projection = rng.randint(1, hidden - 1) if kind == "lstm" and rng.random() < 0.4 else 0
+    module = LAYERS[kind][0](inputs, hidden, proj_size=projection, **settings)
     sizes = sorted((rng.randint(1, batch) for _ in range(rng.randint(0, 4))), reverse=True)
     right: Arguments = {name: p.detach() for name, p in module.named_parameters()}
     right |= {"data": torch.randn(sum([batch, *sizes]), inputs), "sizes": torch.tensor([batch, *sizes])}
-    right["h"] = torch.randn(1, batch, hidden)
+    right["h"] = torch.randn(1, batch, projection or hidden)
     if kind == "lstm":
         right["c"] = torch.randn(1, batch, hidden)
 

@@ -125,6 +125,8 @@ def recurrent_module(rng: random.Random, cell: bool, hidden: int, inputs: int, d
     settings |= {"eval_noise": rng.choice(["expectation", "hard", "sample"]), "hard": rng.random() < 0.6}
     if not cell:
         settings |= {"num_layers": rng.randint(1, 3), "bidirectional": rng.random() < 0.3}
+        if kind == "lstm" and hidden > 1 and rng.random() < 0.4:
+            settings["proj_size"] = any_size(rng, 1, hidden - 1)
     module = LAYERS[kind][cell](inputs, hidden, backend="cpu", **settings)
     module.train(rng.random() < 0.8)
     for parameter in module.parameters():
@@ -176,8 +178,9 @@ def fuzz_layer(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     given = {"x": laid_out(rng, (scale * torch.randn(shape)).to(dtype)).detach()}
     if rng.random() < 0.6:
         count = module.num_layers * (2 if module.bidirectional else 1)
-        shape = (count, hidden) if form == "one sequence" else (count, batch, hidden)
-        given |= {f"state{i}": laid_out(rng, torch.randn(shape).to(dtype)).detach() for i in range(states)}
+        for i, width in enumerate([module.proj_size or hidden, hidden][:states]):
+            shape = (count, width) if form == "one sequence" else (count, batch, width)
+            given[f"state{i}"] = laid_out(rng, torch.randn(shape).to(dtype)).detach()
     used = rng.choice(["all", "y", "state0"])
 
     def call(module: torch.nn.Module, leaves: Named) -> Named:

@@ -133,7 +133,7 @@ def _obstacle(
         return why
     if dtype == torch.float64:
         return "the kernel computes in float32, and the input is float64"
-    if projection:
+    if projection and name == "triton":
         return "proj_size > 0: the kernel does not support projections"
     return "xi is given, and the kernel takes a seed" if xi else None
 

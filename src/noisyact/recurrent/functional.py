@@ -95,7 +95,7 @@ def _run_layer(
     If h and c are None, they are zeros. The noise is xi if given, else the seed's, else the expectation.
     """
     if path == "cpu" or (path == "triton" and x.shape[0] > 0):
-        own_x, own_h, own_c, *own = _in_dtype(torch.float32 if path == "cpu" else x.dtype, (x, h, c, *weights[:5]))
+        own_x, own_h, own_c, *own = _in_dtype(torch.float32 if path == "cpu" else x.dtype, (x, h, c, *weights))
         if path == "triton":
             run = gpu_registration.layer
         else:

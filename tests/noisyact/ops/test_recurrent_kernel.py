@@ -281,7 +281,7 @@ def test_products(rows, depth, columns):
             assert ((found - a.double() @ b.double()).abs() <= bound).all()
 
 
-@pytest.mark.parametrize(("scheme", "hard"), [("nah:c=0.5,alpha=1.15,clip=False", True), ("", True), ("nan", False)])
+@pytest.mark.parametrize(("scheme", "hard"), [("nah:c=0.5,alpha=1.15,clip=False", True), ("", False)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_operators_keep_torchs_rules(kind, scheme, hard):
     batch, hidden, size, scale = 2, 3, 4, torch.tensor(0.5)
@@ -295,7 +295,7 @@ def test_the_operators_keep_torchs_rules(kind, scheme, hard):
     weights = (leaf(gates, size), leaf(gates, hidden), leaf(gates), leaf(gates))
     for reverse, sizes in ((False, [2, 2, 2]), (True, [2, 1])):
         x = leaf(sum(sizes), size)
-        arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), *tail, reverse)
+        arguments = (x, torch.tensor(sizes), leaf(batch, hidden), c, *weights, leaf(count), None, *tail, reverse)
         torch.library.opcheck(registration._layer, arguments)
     recurrent, h = (leaf(batch, gates), leaf(batch, hidden)) if kind == "gru" else (None, None)
     settings = (torch.tensor(7), scale, scale, kind, scheme, scheme, hard)

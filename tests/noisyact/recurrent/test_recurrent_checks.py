@@ -83,24 +83,27 @@ def test_the_registered_operators_check_too():
     settings = ("lstm", "nah", "nah", True, torch.tensor(0.5), torch.tensor(0.5))
     op, backward = torch.ops.noisyact.recurrent_layer, torch.ops.noisyact.recurrent_layer_backward
 
-    def run(x=x, sizes=sizes, h=h, c=c, w_ih=w_ih, w_hh=w_hh, p=None, seed=None):
-        return op(x, sizes, h, c, w_ih, w_hh, None, None, p, seed, *settings, False)
+    def run(x=x, sizes=sizes, h=h, c=c, w_ih=w_ih, w_hh=w_hh, p=None, w_hr=None, seed=None):
+        return op(x, sizes, h, c, w_ih, w_hh, None, None, p, w_hr, seed, *settings, False)
 
-    y, _, _, gates, extra = run()
+    y, _, _, gates, extra, m = run()
     for wrong in (
         {"x": N(5, 4)}, {"x": N(6, 3)}, {"sizes": torch.tensor([3, 4])}, {"sizes": torch.tensor([4, 2])},
-        {"h": N(2, 5)}, {"w_hh": N(20, 4)}, {"p": N(3)}, {"seed": torch.tensor([1, 2])},
+        {"h": N(2, 5)}, {"w_hh": N(20, 4)}, {"p": N(3)}, {"seed": torch.tensor([1, 2])}, {"w_hr": N(4, 5)},
+        {"w_hr": N(5)}, {"w_hr": N(5, 5, 1)}, {"w_hr": N(5, 4)}, {"w_hr": N(5, 5).double()},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="must"):
             run(**wrong)
 
-    def run_backward(dh=y, y=y, gates=gates, extra=extra, x=x):
-        return backward(
-            dh, None, None, y, gates, extra, x, sizes, h, c, w_ih, w_hh, None, None, None, *settings, False, True, True
-        )
+    def run_backward(dh=y, y=y, gates=gates, extra=extra, m=m, x=x, w_hr=None):
+        weights = (w_ih, w_hh, None, None, w_hr, None)
+        return backward(dh, None, None, y, gates, extra, m, x, sizes, h, c, *weights, *settings, False, True, True)
 
-    assert len(run_backward()) == 8
-    for wrong in ({"dh": N(5, 5)}, {"y": N(6, 4)}, {"gates": N(6, 10)}, {"extra": N(1, 5)}, {"x": N(5, 4)}):
+    assert len(run_backward()) == 9
+    for wrong in (
+        {"dh": N(5, 5)}, {"y": N(6, 4)}, {"gates": N(6, 10)}, {"extra": N(1, 5)}, {"x": N(5, 4)}, {"m": N(6, 5)},
+        {"w_hr": N(5, 5)},
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="must"):
             run_backward(**wrong)
     a, scale = N(3, 20), torch.tensor(0.5)

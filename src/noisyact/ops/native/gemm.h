@@ -56,8 +56,8 @@ INLINE void multiply_columns(int rows, const int columns, const float *const *le
     }
 }
 
-static void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
-                          int64_t depth, floats out[ROWS][COLUMNS]) {
+static inline void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
+                                 int64_t depth, floats out[ROWS][COLUMNS]) {
     int nothing = 1;
     for (int r = 0; r < rows; r++) nothing &= left[r] == NULL;
     if (nothing) return;
@@ -72,7 +72,7 @@ static void multiply_rows(int rows, int columns, const float *const *left, int64
 /* One stage of the transposition of LANES vectors: it swaps off-diagonal blocks of s x s elements. */
 INLINE void exchange(floats rows[LANES], const int s) {
 #if defined(__GNUC__) && !defined(__clang__)
-    ints low, high;
+    ints low = {0}, high = {0};
     for (int j = 0; j < LANES; j++) {
         low[j] = j & s ? LANES + j - s : j;
         high[j] = j & s ? LANES + j : j + s;

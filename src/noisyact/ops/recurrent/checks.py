@@ -53,7 +53,9 @@ def check_layer(
     if w_hh.dim() != 2:
         raise MisfitError(f"w_hh must be 2-D, not of shape {tuple(w_hh.shape)}")
     device, dtype, output = like.device, like.dtype, w_hh.shape[1]
-    hidden = output if w_hr is None else w_hr.shape[-1]
+    if w_hr is not None and w_hr.dim() != 2:
+        raise MisfitError(f"w_hr must be 2-D, not of shape {tuple(w_hr.shape)}")
+    hidden = output if w_hr is None else w_hr.shape[1]
     wide = GATES[kind] * hidden
     # Written out instead of a loop, because every microsecond of host overhead counts for small layers.
     _fit("w_ih", w_ih, (wide, width), device, dtype)
@@ -64,6 +66,8 @@ def check_layer(
         _fit("b_hh", b_hh, (wide,), device, dtype)
     if w_hr is not None:
         _fit("w_hr", w_hr, (output, hidden), device, dtype)
+        if kind != "lstm" or hidden == 0:
+            raise MisfitError(f"w_hr of shape {tuple(w_hr.shape)}: only an LSTM with units has a projection")
     if h is not None:
         _fit("h", h, (batch, output), device, dtype)
     if c is not None:

@@ -44,9 +44,10 @@ static void backward_hard(const step *s, int64_t b) { backward_row(s, b, 0); }
 static void backward_soft(const step *s, int64_t b) { backward_row(s, b, 1); }
 
 static void every_row(const step *s, void (*do_row)(const step *, int64_t), int threads) {
+    const int64_t batch = s->l->batch;
     (void)threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && s->l->batch * s->l->cell.hidden > 4096)
-    for (int64_t b = 0; b < s->l->batch; b++) do_row(s, b);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && batch * s->l->cell.hidden > 4096)
+    for (int64_t b = 0; b < batch; b++) do_row(s, b);
 }
 
 /* `gates` is as in the layer; `product`, [rows][gates][hidden], is the GRU's recurrent part, which for other cells is

@@ -27,7 +27,7 @@ def cell_forward(
     new_h = torch.empty(call.batch, call.hidden)
     extra = torch.zeros(call.batch, call.hidden)  # an RNN does not write it, and torch may compare results
     run(
-        "noisyact_cell_forward", call, (None, None, None, None, p), gates, q, new_h if h is None else h,
+        "noisyact_cell_forward", call, (None, None, None, None, p, None), gates, q, new_h if h is None else h,
         new_h if c is None else c, extra, new_h,
     )  # fmt: skip
     return new_h, extra, gates
@@ -44,7 +44,7 @@ def cell_backward(
     dgates = torch.empty(call.batch, call.width)
     dp = torch.zeros(call.batch, call.nonlinearities * call.hidden)
     run(
-        "noisyact_cell_backward", call, (None, None, None, None, p), gates, carry if h is None else h,
+        "noisyact_cell_backward", call, (None, None, None, None, p, None), gates, carry if h is None else h,
         carry if c is None else c, extra, dh, carry, dgates, dp,
     )  # fmt: skip
     if kind != "gru":

@@ -4,9 +4,10 @@
 
 #include "cells.h"
 
-/* [gates][hidden][...]; the biases may be NULL. p: [nonlinearities][hidden]. */
+/* [gates][hidden][...]; the biases may be NULL. p: [nonlinearities][hidden]. w_hr: [output][hidden], the projection of
+ * an LSTM's m = o tanh(c) to h, or NULL without a projection: then h is m. */
 typedef struct {
-    const float *w_ih, *w_hh, *b_ih, *b_hh, *p;
+    const float *w_ih, *w_hh, *b_ih, *b_hh, *p, *w_hr;
 } weights;
 
 typedef struct {
@@ -17,17 +18,20 @@ typedef struct {
     const int64_t *sizes;
     const int64_t *offsets;
     int32_t keep; /* whether backward follows; if not, `extra` is [batch][hidden] and holds the LSTM's current c */
+    int32_t projected;
+    int64_t output; /* the width of h: `hidden`, or the projection's */
 } layer;
 
 /* A copy of the layer whose cell points to p and the bias. */
-static layer with_weights(const layer *l, const weights *w) {
+static inline layer with_weights(const layer *l, const weights *w) {
     layer own = *l;
+    own.projected = w->w_hr != NULL;
     own.cell.p = w->p;
     own.cell.bias = own.cell.kind == GRU && w->b_hh ? w->b_hh + 2 * own.cell.hidden : NULL;
     return own;
 }
 
-static int is_soft(const layer *l) { return l->cell.state.function != PIECEWISE; }
+static inline int is_soft(const layer *l) { return l->cell.state.function != PIECEWISE; }
 
 /* A copy of the cell that no store can alias, so that its fields stay in registers. Its functions are constants if
  * `soft` is: hard and soft functions are compiled separately, and no loop branches on them. */
@@ -38,17 +42,17 @@ INLINE cell cell_of(const layer *l, const int soft) {
     return own;
 }
 
-static int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
-static int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }
+static inline int vectors_of(const layer *l) { return (int)((l->cell.hidden + LANES - 1) / LANES); }
+static inline int backward_groups(const layer *l) { return (vectors_of(l) + COLUMNS - 1) / COLUMNS; }
 /* For an LSTM or GRU the columns of a group are the gates of one vector of units, for an RNN several such vectors. */
-static int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
+static inline int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
 
-static int64_t packed_size(const layer *l, int64_t depth) {
+static inline int64_t packed_size(const layer *l, int64_t depth) {
     return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
 }
 
 /* Transpose a weight's rows of one vector of units, [units][depth], into columns with the given stride. */
-static void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
+static inline void pack_vector(const float *rows, int present, int64_t depth, int64_t stride, float *to) {
     for (int64_t k = 0; k < depth; k += LANES) {
         int64_t some = depth - k < LANES ? depth - k : LANES;
         floats square[LANES];
@@ -69,7 +73,7 @@ static void pack_vector(const float *rows, int present, int64_t depth, int64_t s
 }
 
 /* Pack one group of W_ih or W_hh, [gates * hidden][depth], for the forward product: [k][gate or vector][lane]. */
-static void pack_group(const layer *l, const float *weight, int64_t depth, int group, float *to) {
+static inline void pack_group(const layer *l, const float *weight, int64_t depth, int group, float *to) {
     const int64_t hidden = l->cell.hidden;
     const int gates = l->cell.gates;
     int first, count;
@@ -84,15 +88,24 @@ static void pack_group(const layer *l, const float *weight, int64_t depth, int g
 }
 
 /* The offset of a group in the packed weight. */
-static int64_t group_place(const layer *l, int64_t depth, int group) {
+static inline int64_t group_place(const layer *l, int64_t depth, int group) {
     int first, count;
     group_vectors(vectors_of(l), forward_groups(l), group, &first, &count);
     return (int64_t)first * LANES * l->cell.gates * depth;
 }
 
-/* Pack W_hh for the backward product, whose depth runs over all gates. */
-static void pack_backward(const layer *l, const float *weight, float *packed, int threads) {
-    const int64_t hidden = l->cell.hidden, depth = hidden * l->cell.gates;
+/* A layer whose units are the elements of h, with one column for each: the products that result in h or dh. */
+static inline layer output_of(const layer *l) {
+    layer own = *l;
+    own.cell.kind = RNN;
+    own.cell.gates = 1;
+    own.cell.hidden = l->output;
+    return own;
+}
+
+/* Pack a weight, [depth][hidden], for the backward product. */
+static inline void pack_backward(const layer *l, const float *weight, int64_t depth, float *packed, int threads) {
+    const int64_t hidden = l->cell.hidden;
     const int groups = backward_groups(l), vectors = vectors_of(l);
     (void)threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)

@@ -1,4 +1,4 @@
-"""The recurrent layer on a CPU by the C kernel: float32, hard or soft functions, no projection.
+"""The recurrent layer on a CPU by the C kernel: float32, hard or soft functions.
 
 One call runs one layer in one direction, including the time loop. C kernels also compute the products over all steps:
 the input's part, and the gradients of the weights and of the input. registration.py is for torch.compile.
@@ -30,7 +30,7 @@ _KINDS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 2}
 class _Weights(ctypes.Structure):
     """The structure `weights` of layer.h."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "p"))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in LayerWeights._fields)
 
 
 class _Cell(ctypes.Structure):
@@ -50,7 +50,7 @@ class _Cell(ctypes.Structure):
 
 
 class _Layer(ctypes.Structure):
-    """The structure `layer` of layer.h."""
+    """The structure `layer` of layer.h. The C code sets `projected`."""
 
     _fields_ = (
         ("cell", _Cell),
@@ -60,6 +60,8 @@ class _Layer(ctypes.Structure):
         ("sizes", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
         ("keep", ctypes.c_int32),
+        ("projected", ctypes.c_int32),
+        ("output", ctypes.c_int64),
     )
 
 
@@ -89,12 +91,14 @@ class LayerCall:
     Args:
         sizes: the number of rows at each step.
         keep: whether backward will follow.
+        output: the width of h if the layer has a projection.
     """
 
     def __init__(
         self, kind: str, noise: CellNoise, seed: Tensor | None, hidden: int, sizes: Sequence[int],
-        reverse: bool = False, keep: bool = True,
+        reverse: bool = False, keep: bool = True, output: int | None = None,
     ) -> None:  # fmt: skip
+        self.output = hidden if output is None else output
         self.kind, self.hidden, self.sizes, self.reverse, self.keep = kind, hidden, sizes, reverse, keep
         self.gates, self.nonlinearities, self.batch = GATES[kind], NONLINEARITIES[kind], sizes[0]
         self.width = (4 if kind == "gru" else self.gates) * hidden
@@ -111,19 +115,21 @@ class LayerCall:
             ctypes.addressof(self._sizes),
             ctypes.addressof(self._offsets),
             keep,
+            False,
+            self.output,
         )
 
 
 def run(name: str, call: LayerCall, weights: Sequence[Tensor | None], *arguments: Tensor | int | None) -> None:
-    """Call a C function with the layer, its weights (w_ih, w_hh, b_ih, b_hh, p; None means p = 1) and arguments."""
-    p = weights[4]
+    """Call a C function with the layer, its weights in the order of LayerWeights (None means p = 1) and arguments."""
+    *matrices, p, w_hr = weights
     if p is None:
         p = torch.ones(call.nonlinearities * call.hidden)
-    tensors = (*weights[:4], p, *arguments)
+    tensors = (*matrices, p, w_hr, *arguments)
     passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
     if 0 in passed:
         _check_memory(tensors)
-    structure, rest = _Weights(*passed[:5]), passed[5:]
+    structure, rest = _Weights(*passed[:6]), passed[6:]
     function = native.function(name, 2 + len(rest))
     if function(ctypes.addressof(call.structure), ctypes.addressof(structure), *rest, native.threads()):
         raise MemoryError(f"{name}: no memory for {call.rows} rows of {call.hidden} units")
@@ -141,13 +147,20 @@ def _ready(tensors: Sequence[Tensor | None]) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(kind: str, hidden: int, size: int) -> tuple[bool, int, int]:
-    """Whether the input is projected step by step, and the number of floats in the packed W_hh and W_ih."""
-    library, structure = native.loaded(), _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden))
-    library.noisyact_recurrent_packed_size.restype = ctypes.c_int64
-    at = ctypes.byref(structure)
-    packed = [library.noisyact_recurrent_packed_size(at, ctypes.c_int64(n)) for n in (hidden, size)]
-    return bool(library.noisyact_recurrent_together(at, ctypes.c_int64(size))), packed[0], packed[1]
+def _plan(kind: str, hidden: int, output: int, size: int) -> tuple[bool, int, int]:
+    """Whether the input is projected step by step, and the number of floats in all packed weights of each pass."""
+    structure = _Layer(_Cell(_KINDS[kind], GATES[kind], hidden=hidden), output=output)
+    together = bool(native.loaded().noisyact_recurrent_together(ctypes.byref(structure), ctypes.c_int64(size)))
+    gates = GATES[kind]
+    forward = _packed(gates, hidden, output + (size if together else 0)) + _packed(1, output, hidden)
+    return together, forward, _packed(1, output, gates * hidden) + _packed(1, hidden, output)
+
+
+def _packed(gates: int, units: int, depth: int) -> int:
+    """The number of floats in a packed weight, [gates * units, depth]."""
+    packed_size = native.loaded().noisyact_recurrent_packed_size
+    packed_size.restype = ctypes.c_int64
+    return packed_size(ctypes.byref(_Layer(_Cell(gates=gates, hidden=units))), ctypes.c_int64(depth))
 
 
 def layer(
@@ -162,62 +175,70 @@ def layer(
 
     Returns: h at every step, the final h, and the final c (without rows except for the LSTM).
     """
-    call = LayerCall(kind, noise, seed, weights.w_hh.shape[1], sizes, reverse, torch.is_grad_enabled())
+    output, w_hr = weights.w_hh.shape[1], weights.w_hr
+    hidden = output if w_hr is None else w_hr.shape[1]
+    call = LayerCall(kind, noise, seed, hidden, sizes, reverse, torch.is_grad_enabled(), output)
     if call.keep:
-        return _EagerLayer.apply(call, x, h, c, *weights[:5])  # pyright: ignore[reportReturnType]
+        return _EagerLayer.apply(call, x, h, c, *weights)  # pyright: ignore[reportReturnType]
     return forward(call, x, h, c, weights)[:3]
 
 
 def forward(
     call: LayerCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[Tensor | None]
-) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Any, Tensor, Tensor]:
     """Run the layer over x, [rows, input].
 
-    Returns: h at every step, [rows, H]; the final h and c; and for backward the pre-activations, [rows, gates * H], and
-    the LSTM's c or the GRU's W_hn h + b_hn at every step, [rows, H]. Without `keep`, only the final c is stored.
+    Returns: h at every step, [rows, output]; the final h and c; and for backward, at every step, the pre-activations,
+    [rows, gates * H], the LSTM's c or the GRU's W_hn h + b_hn, [rows, H], and with a projection m = o tanh(c),
+    [rows, H] (else without rows). Without `keep`, only the final c is stored.
     """
-    x, h0, c0, *weights = _ready((x, h0, c0, *weights[:5]))
+    x, h0, c0, *weights = _ready((x, h0, c0, *weights))
     size, hidden, keep = x.shape[1], call.hidden, call.keep
-    together, packed_hh, packed_ih = _plan(call.kind, hidden, size)
-    h = torch.empty(call.rows, hidden)
+    together, packed_size, _ = _plan(call.kind, hidden, call.output, size)
+    h = torch.empty(call.rows, call.output)
+    m = torch.empty(0 if weights[5] is None else call.rows if keep else call.batch, hidden)
     if keep:
         extra = torch.empty(call.rows if call.gates > 1 else 0, hidden)
     else:
         extra = torch.zeros(call.batch, hidden) if c0 is None else c0.clone()
     gates = torch.empty(call.rows, call.gates * hidden) if keep or not together else None
-    packed = torch.empty(packed_hh + packed_ih if together else packed_hh)
-    run("noisyact_recurrent_forward", call, weights, x, size, packed, gates, extra, h, h0, c0)
+    packed = torch.empty(packed_size)
+    run(
+        "noisyact_recurrent_forward", call, weights, x, size, packed, gates, extra,
+        None if weights[5] is None else m, h, h0, c0,
+    )  # fmt: skip
     last = _last_rows(call.sizes, call.reverse)
     if call.kind != "lstm":
-        return h, h[last].clone(), h.new_empty(0, hidden), gates, extra
-    return h, h[last].clone(), extra[last].clone() if keep else extra, gates, extra
+        return h, h[last].clone(), h.new_empty(0, hidden), gates, extra, m
+    return h, h[last].clone(), extra[last].clone() if keep else extra, gates, extra, m
 
 
 def backward(
     call: LayerCall, gradients: Sequence[Tensor | None], kept: Sequence[Tensor], x: Tensor, h0: Tensor | None,
     c0: Tensor | None, weights: LayerWeights, wants_x: bool, wants_h0: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, h0, c0, both weights, both biases and p.
+) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """The gradients of x, h0, c0, both weights, both biases, p and the projection.
 
     Args:
         gradients: the gradients of h at every step, of the final h and of the final c.
-        kept: the first and the last two results of :func:`forward`.
+        kept: the first and the last three results of :func:`forward`.
     """
-    kind, hidden = call.kind, call.hidden
-    (dh, dh_n, dc_n), (h, gates, extra) = gradients, kept
-    dh, dc_n, h0, c0, w_hh, p = _ready((dh, dc_n, h0, c0, weights.w_hh, weights.p))
+    kind, hidden, output = call.kind, call.hidden, call.output
+    (dh, dh_n, dc_n), (h, gates, extra, m) = gradients, kept
+    dh, dc_n, h0, c0, w_hh, p, w_hr = _ready((dh, dc_n, h0, c0, weights.w_hh, weights.p, weights.w_hr))
     dh = torch.zeros_like(h) if dh is None else dh
     if dh_n is not None:
         dh = dh.clone()
         dh[_last_rows(call.sizes, call.reverse)] += dh_n
     carry = torch.zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else dc_n.clone()
-    dgates, dh0 = torch.empty(call.rows, call.width), torch.empty(call.batch, hidden) if wants_h0 else None
-    sums = torch.empty(call.nonlinearities * hidden + call.width)
-    packed = torch.empty(_plan(kind, hidden, 0)[1])
+    dgates, dh0 = torch.empty(call.rows, call.width), torch.empty(call.batch, output) if wants_h0 else None
+    sums, dh_sum = torch.empty(call.nonlinearities * hidden + call.width), None if w_hr is None else torch.empty_like(h)
+    packed = torch.empty(_plan(kind, hidden, output, 0)[2])
     run(
-        "noisyact_recurrent_backward", call, (None, w_hh, None, None, p), packed, gates, extra, h, h0, c0, dh, carry,
-        dgates, sums, dh0,
+        "noisyact_recurrent_backward", call, (None, w_hh, None, None, p, w_hr), packed, gates, extra, h, h0, c0, dh,
+        carry, dgates, sums, dh0, dh_sum,
     )  # fmt: skip
+    dw_hr = None if dh_sum is None else matmul(dh_sum.t(), m)
     dp, db = sums.split_with_sizes([call.nonlinearities * hidden, call.width])
     recurrent_side = dgates[:, : 3 * hidden] if kind == "gru" else dgates
     dw_hh = _recurrent_weights(recurrent_side, h, h0, call.sizes, call.reverse)
@@ -232,7 +253,7 @@ def backward(
         dw_ih = matmul(dgates.t(), x)
         db_ih, db_hh = db, db.clone()
         dx = matmul(dgates, w_ih) if wants_x else None
-    return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp
+    return dx, dh0, carry, dw_ih, dw_hh, db_ih, db_hh, dp, dw_hr
 
 
 def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
@@ -272,11 +293,11 @@ def gradients_asked_for(
     gradients: Sequence[Any], wants_x: bool, wants_h0: bool, c0: Tensor | None, weights: LayerWeights
 ) -> tuple:
     """The results of :func:`backward`, with None for tensors that need no gradient or do not exist."""
-    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp = gradients
+    dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh, dp, dw_hr = gradients
     return (
         dx if wants_x else None, dh0 if wants_h0 else None, None if c0 is None else dc0, dw_ih, dw_hh,
         *((None, None) if weights.b_hh is None else (db_ih, db_hh)),
-        None if weights.p is None else dp.reshape(weights.p.shape),
+        None if weights.p is None else dp.reshape(weights.p.shape), None if weights.w_hr is None else dw_hr,
     )  # fmt: skip
 
 
@@ -287,9 +308,9 @@ class _EagerLayer(torch.autograd.Function):
     def forward(ctx: Any, call: LayerCall, *tensors: Any) -> Any:
         """Run the layer and save the tensors for backward."""
         x, h0, c0, *weights = tensors
-        h, h_n, c_n, gates, extra = forward(call, x, h0, c0, weights)
+        h, h_n, c_n, gates, extra, m = forward(call, x, h0, c0, weights)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(h, gates, extra, *tensors)
+        ctx.save_for_backward(h, gates, extra, m, *tensors)
         ctx.call = call
         return h, h_n, c_n
 
@@ -297,8 +318,8 @@ class _EagerLayer(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Compute the gradients. The kernels do not support second derivatives."""
         check_backward("layer", grad_outputs)
-        h, gates, extra, x, h0, c0, *tensors = ctx.saved_tensors
+        h, gates, extra, m, x, h0, c0, *tensors = ctx.saved_tensors
         weights = LayerWeights(*tensors)
         _, wants_x, wants_h0, *_ = ctx.needs_input_grad
-        gradients = backward(ctx.call, grad_outputs, (h, gates, extra), x, h0, c0, weights, wants_x, wants_h0)
+        gradients = backward(ctx.call, grad_outputs, (h, gates, extra, m), x, h0, c0, weights, wants_x, wants_h0)
         return None, *gradients_asked_for(gradients, wants_x, wants_h0, c0, weights)

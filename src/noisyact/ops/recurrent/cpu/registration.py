@@ -22,10 +22,10 @@ def layer(
     """Run :func:`noisyact.ops.recurrent.cpu.layer.layer` through torch's dispatcher."""
     if h is None:
         h = x.new_zeros(sizes[0], weights.w_hh.shape[1])
-        c = h if kind == "lstm" else None
+        c = (h if weights.w_hr is None else x.new_zeros(sizes[0], weights.w_hr.shape[1])) if kind == "lstm" else None
     noise, rows = noise.kept(), torch.tensor(sizes, dtype=torch.int64)
     settings = (kind, *noise.as_text(), noise.state_scale, noise.gate_scale, reverse)
-    return _layer(x, rows, h, c, *weights[:5], seed, *settings)[:3]
+    return _layer(x, rows, h, c, *weights, seed, *settings)[:3]
 
 
 def _checked_call(
@@ -36,56 +36,59 @@ def _checked_call(
     steps = sizes.tolist()
     check_sizes(steps)
     check_rows(x, sum(steps))
-    hidden = check_layer(kind, x, x.shape[1], steps[0], h, c, weights, seed, noise)
-    return LayerCall(kind, noise, seed, hidden, steps, reverse)
+    output = check_layer(kind, x, x.shape[1], steps[0], h, c, weights, seed, noise)
+    hidden = output if weights.w_hr is None else weights.w_hr.shape[1]
+    return LayerCall(kind, noise, seed, hidden, steps, reverse, output=output)
 
 
 @torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
 def _layer(
     x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
-    b_hh: Tensor | None, p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool,
-    state_scale: Tensor, gate_scale: Tensor, reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p)
+    b_hh: Tensor | None, p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str,
+    hard: bool, state_scale: Tensor, gate_scale: Tensor, reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p, w_hr)
     noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
     return forward(_checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse), x, h0, c0, weights)
 
 
 @_layer.register_fake
-def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, seed, kind, *settings):
-    rows, hidden = x.shape[0], w_hh.shape[1]
-    batch = h0.shape[0]
+def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, w_hr, seed, kind, *settings):
+    rows, output = x.shape[0], w_hh.shape[1]
+    batch, hidden = h0.shape[0], output if w_hr is None else w_hr.shape[1]
     return (
-        x.new_empty(rows, hidden),
-        x.new_empty(batch, hidden),
+        x.new_empty(rows, output),
+        x.new_empty(batch, output),
         x.new_empty(batch if kind == "lstm" else 0, hidden),
         x.new_empty(rows, GATES[kind] * hidden),
         x.new_empty(rows if GATES[kind] > 1 else 0, hidden),
+        x.new_empty(0 if w_hr is None else rows, hidden),
     )
 
 
 @torch.library.custom_op("noisyact::recurrent_layer_backward", mutates_args=())
 def _layer_backward(
-    dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, x: Tensor,
-    sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
-    p: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool, state_scale: Tensor,
-    gate_scale: Tensor, reverse: bool, wants_x: bool, wants_h0: bool,
+    dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, m: Tensor,
+    x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
+    p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool,
+    state_scale: Tensor, gate_scale: Tensor, reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip
-    weights = LayerWeights(w_ih, w_hh, None, b_hh, p)
+    weights = LayerWeights(w_ih, w_hh, None, b_hh, p, w_hr)
     noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
     call = _checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse)
-    _check_kept(call, dh, dh_n, dc_n, h, gates, extra)
-    gradients = backward(call, (dh, dh_n, dc_n), (h, gates, extra), x, h0, c0, weights, wants_x, wants_h0)
+    _check_kept(call, w_hr is not None, dh, dh_n, dc_n, h, gates, extra, m)
+    gradients = backward(call, (dh, dh_n, dc_n), (h, gates, extra, m), x, h0, c0, weights, wants_x, wants_h0)
     # The results of an operator must not share memory.
     return [x.new_empty(0) if g is None else g.clone() if g._is_view() else g for g in gradients]
 
 
-def _check_kept(call: LayerCall, *tensors: Tensor | None) -> None:
+def _check_kept(call: LayerCall, projected: bool, *tensors: Tensor | None) -> None:
     """Raise an error unless the gradients and the results of the forward pass have the right shapes."""
-    rows, batch, hidden, gates = call.rows, call.batch, call.hidden, call.gates
+    rows, batch, hidden, output, gates = call.rows, call.batch, call.hidden, call.output, call.gates
     wanted = {
-        "dh": (rows, hidden), "dh_n": (batch, hidden), "dc_n": (batch if call.kind == "lstm" else 0, hidden),
-        "h": (rows, hidden), "gates": (rows, gates * hidden), "extra": (rows if gates > 1 else 0, hidden),
+        "dh": (rows, output), "dh_n": (batch, output), "dc_n": (batch if call.kind == "lstm" else 0, hidden),
+        "h": (rows, output), "gates": (rows, gates * hidden), "extra": (rows if gates > 1 else 0, hidden),
+        "m": (rows if projected else 0, hidden),
     }  # fmt: skip
     for tensor, (name, shape) in zip(tensors, wanted.items(), strict=True):
         if tensor is not None and (tensor.shape != shape or tensor.device.type != "cpu"):
@@ -93,36 +96,37 @@ def _check_kept(call: LayerCall, *tensors: Tensor | None) -> None:
 
 
 @_layer_backward.register_fake
-def _(dh, dh_n, dc_n, h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, kind, *settings):
-    hidden, wide, (*_, wants_x, wants_h0) = w_hh.shape[1], w_ih.shape[0], settings
+def _(dh, dh_n, dc_n, h, gates, extra, m, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, w_hr, seed, kind, *settings):
+    hidden, wide, (*_, wants_x, wants_h0) = extra.shape[1], w_ih.shape[0], settings
     return [
         x.new_empty(x.shape if wants_x else 0),
         x.new_empty(h0.shape if wants_h0 else 0),
-        x.new_empty(h0.shape),
+        x.new_empty(h0.shape[0], hidden),
         x.new_empty(w_ih.shape),
         x.new_empty(w_hh.shape),
         x.new_empty(wide),
         x.new_empty(wide),
         x.new_empty(NONLINEARITIES[kind] * hidden),
+        x.new_empty(0 if w_hr is None else w_hr.shape),
     ]
 
 
 def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, seed, kind, *schemes, state_scale, gate_scale, reverse = inputs
-    h, _, _, gates, extra = output
+    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, w_hr, seed, kind, *schemes, state_scale, gate_scale, reverse = inputs
+    h, _, _, *kept = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(h, gates, extra, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, seed, state_scale, gate_scale)
+    ctx.save_for_backward(h, *kept, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, w_hr, seed, state_scale, gate_scale)
     ctx.settings = (kind, schemes, reverse)
 
 
-def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, dgates: Any, dextra: Any) -> tuple:
+def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, *of_kept: Any) -> tuple:
     *saved, state_scale, gate_scale = ctx.saved_tensors
-    c0, w_ih, w_hh, b_hh, p, _ = saved[6:]
+    c0, w_ih, w_hh, b_hh, p, w_hr, _ = saved[7:]
     kind, schemes, reverse = ctx.settings
     wants_x, _, wants_h0, *_ = ctx.needs_input_grad
     settings = (kind, *schemes, state_scale, gate_scale, reverse, wants_x, wants_h0)
     gradients = _layer_backward(dh, dh_n, dc_n, *saved, *settings)
-    weights = LayerWeights(w_ih, w_hh, None, b_hh, p)
+    weights = LayerWeights(w_ih, w_hh, None, b_hh, p, w_hr)
     dx, *others = gradients_asked_for(gradients, wants_x, wants_h0, c0, weights)
     return dx, None, *others, *([None] * 8)
 

@@ -20,11 +20,11 @@ static const float *neighbour(const layer *l, const float *rows, int64_t width, 
 }
 
 /* A sequence's row before (t, b) in `rows`; at the beginning of the sequence, its row in `first`, or zeros. */
-static const float *row_before(const layer *l, const float *rows, const float *first, const float *zeros, int64_t t,
-                               int64_t b) {
-    const float *row = neighbour(l, rows, l->cell.hidden, t, b, 1);
+static const float *row_before(const layer *l, const float *rows, int64_t width, const float *first, const float *zeros,
+                               int64_t t, int64_t b) {
+    const float *row = neighbour(l, rows, width, t, b, 1);
     if (row != NULL) return row;
-    return first ? first + b * l->cell.hidden : zeros;
+    return first ? first + b * width : zeros;
 }
 
 /* Tiles have at most ROWS rows and nearly equal sizes, so that threads with equally many tiles have equal work. */
@@ -41,26 +41,31 @@ static int rows_of(const layer *l, int64_t size, int tile) {
  * that fit each thread's cache. Otherwise the threads divide the units and synchronise after each step. */
 static int threads_by_rows(const layer *l, int threads) {
     int64_t tiles = tiles_of(l), most = (tiles + threads - 1) / threads;
-    return 10 * tiles >= 9 * most * threads && 4 * packed_size(l, l->cell.hidden) <= (1 << 20);
+    return 10 * tiles >= 9 * most * threads && 4 * packed_size(l, l->output) <= (1 << 20);
 }
 
-typedef void work(const void *task, int64_t round, int group, int tile);
+/* A part of a round. Its groups need the results of the part before, or of the last part of the previous round. */
+typedef struct {
+    void (*do_one)(const void *task, int64_t round, int group, int tile);
+    int groups;
+} part;
 
-/* Call `do_one` for every round, group and tile. A round begins when the previous results that it needs are ready. */
-static void share_out(const layer *l, int64_t rounds, int groups, int threads, work *do_one, const void *task) {
+/* Do all parts of every round for every group and tile. A part begins when the results that it needs are ready. */
+static void share_out(const layer *l, int64_t rounds, const part *parts, int count, int threads, const void *task) {
     const int tiles = tiles_of(l), by_rows = threads_by_rows(l, threads);
     (void)threads;
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    for (int64_t round = 0; round < rounds; round++) {
-        int64_t me = THREAD_NUMBER, all = THREAD_COUNT;
+    for (int64_t step = 0; step < rounds * count; step++) {
+        const part *now = parts + step % count;
+        int64_t me = THREAD_NUMBER, all = THREAD_COUNT, round = step / count;
         if (by_rows) {
-            for (int g = 0; g < groups; g++)
+            for (int g = 0; g < now->groups; g++)
                 for (int tile = (int)(tiles * me / all); tile < tiles * (me + 1) / all; tile++)
-                    do_one(task, round, g, tile);
+                    now->do_one(task, round, g, tile);
         } else {
-            int64_t items = (int64_t)tiles * groups;
+            int64_t items = (int64_t)tiles * now->groups;
             for (int64_t item = items * me / all; item < items * (me + 1) / all; item++)
-                do_one(task, round, (int)(item / tiles), (int)(item % tiles));
+                now->do_one(task, round, (int)(item / tiles), (int)(item % tiles));
 #pragma omp barrier
         }
     }
