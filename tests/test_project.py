@@ -16,7 +16,7 @@ noisyact: extras text_table compiling schemes pairs equations activation_checkpo
 noisyact.ops: native dispatch triton deferred_leaf activation matmul attention
 noisyact.ops.recurrent: types observer reference checks cpu gpu cell
 noisyact: functional activations anneal
-noisyact.recurrent: backends noise functional cells layers
+noisyact.recurrent: routing backends noise functional cells layers
 noisyact: attention deferral conversion diagnostics integrations
 noisyact_lab: data models gpu
 noisyact_lab.engine: task experiment noise_check folder logging distributed job run parallel ray many_runs

@@ -15,6 +15,7 @@ from noisyact.activations import (
 )
 from noisyact.anneal import NoiseScheduler
 from noisyact.attention import additive_scores
+from noisyact.conversion.accelerate import accelerate
 from noisyact.conversion.convert import denoisify, noisify
 from noisyact.conversion.inventory import inventory
 from noisyact.deferral import deferred_gradients
@@ -31,8 +32,8 @@ __all__ = [
     "HARD_SIGMOID", "HARD_TANH", "NAH", "NAN", "NANI", "NANIL", "NANIS", "RELU", "FiniteWatch", "HardPair",
     "NoiseScheduler", "NoisyActivation", "NoisyGRU", "NoisyGRUCell", "NoisyHardSigmoid", "NoisyHardTanh",
     "NoisyLSTM", "NoisyLSTMCell", "NoisyModule", "NoisyRNN", "NoisyRNNCell", "NoisyReLU", "Pair", "Scheme",
-    "additive_scores", "anneal", "backend_info", "deferred_gradients", "denoisify", "functional", "harden",
-    "inventory", "noise_parameters", "noisify", "saturation", "scheme", "seeds_in_blocks", "set_noise_scale",
+    "accelerate", "additive_scores", "anneal", "backend_info", "deferred_gradients", "denoisify", "functional",
+    "harden", "inventory", "noise_parameters", "noisify", "saturation", "scheme", "seeds_in_blocks", "set_noise_scale",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

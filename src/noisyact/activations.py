@@ -96,9 +96,11 @@ class NoisyActivation(NoisyModule):
     Args:
         pair: h and its linearisation u, such as ``harden(torch.atan)``.
         noise: a scheme or its text, such as ``"nah:c=0.3"``.
-        num_parameters: 1, or the size of the last dimension for one p per unit, as in the authors' code.
+        num_parameters: 1, or the size of dimension ``dim`` for one p per unit, as in the authors' code.
         device: the device of p and the scale.
         dtype: the dtype of p. The scale is float64 if this is float64, else float32.
+        dim: the dimension of the input that p belongs to: -1, the last one, or 1 for the channels of [N, C, H, W], as
+            in nn.PReLU.
         eval_noise: ``"expectation"`` keeps the leak and replaces the noise by its mean, as in the paper; ``"hard"``
             gives h(x); ``"sample"`` draws noise as in training.
 
@@ -115,6 +117,7 @@ class NoisyActivation(NoisyModule):
     """
 
     p: nn.Parameter | None
+    dim: int = -1  # of modules pickled before the argument existed
 
     def __init__(
         self,
@@ -124,6 +127,7 @@ class NoisyActivation(NoisyModule):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        dim: int = -1,
         eval_noise: str = "expectation",
     ) -> None:
         super().__init__(noise, eval_noise, device, dtype)
@@ -133,8 +137,11 @@ class NoisyActivation(NoisyModule):
             raise ValueError(f"num_parameters={num_parameters!r}: must be a whole number of at least 1")
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"dtype={dtype}: must be floating point")
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise TypeError(f"dim must be a whole number, not {dim!r}")
         self.pair = pair
         self.num_parameters = num_parameters
+        self.dim = dim
         p = torch.empty(num_parameters, device=device, dtype=dtype) if self.noise.learns_p else None
         self.register_parameter("p", None if p is None else nn.Parameter(p))
         self.reset_parameters()
@@ -151,12 +158,14 @@ class NoisyActivation(NoisyModule):
         if not noisy and self.eval_noise == "hard":
             return functional.hard(x, self.pair)
         return functional.noisy(
-            x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale
+            x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale, dim=self.dim
         )
 
     def extra_repr(self) -> str:
-        """The scheme with its current scale, the number of parameters and, if not the default, ``eval_noise``."""
+        """The scheme with its current scale, the number of parameters and settings that differ from their defaults."""
         parts = [repr(in_force(self.noise, self.scale)), f"num_parameters={self.num_parameters}"]
+        if self.dim != -1:
+            parts.append(f"dim={self.dim}")
         if self.eval_noise != "expectation":
             parts.append(f"eval_noise={self.eval_noise!r}")
         return ", ".join(parts)
@@ -172,6 +181,8 @@ class NoisyHardTanh(NoisyActivation):
     torch.Size([32, 256])
     >>> layer
     NoisyHardTanh(NAH(c=0.5, alpha=1.15, clip=False), num_parameters=256)
+    >>> NoisyHardTanh("nah", num_parameters=8, dim=1)(torch.randn(2, 8, 32, 32)).shape
+    torch.Size([2, 8, 32, 32])
     """
 
     def __init__(
@@ -181,12 +192,13 @@ class NoisyHardTanh(NoisyActivation):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        dim: int = -1,
         eval_noise: str = "expectation",
         min_val: float = -1.0,
         max_val: float = 1.0,
     ) -> None:
         pair = HARD_TANH if (min_val, max_val) == (-1.0, 1.0) else HardPair(1.0, 0.0, min_val, max_val)
-        super().__init__(pair, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+        super().__init__(pair, noise, num_parameters, device, dtype, dim=dim, eval_noise=eval_noise)
 
 
 class NoisyHardSigmoid(NoisyActivation):
@@ -205,11 +217,12 @@ class NoisyHardSigmoid(NoisyActivation):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        dim: int = -1,
         eval_noise: str = "expectation",
         slope: float = 0.25,
     ) -> None:
         pair = HARD_SIGMOID if slope == 0.25 else HardPair(slope, 0.5, 0.0, 1.0)
-        super().__init__(pair, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+        super().__init__(pair, noise, num_parameters, device, dtype, dim=dim, eval_noise=eval_noise)
 
 
 class NoisyReLU(NoisyActivation):
@@ -226,9 +239,10 @@ class NoisyReLU(NoisyActivation):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        dim: int = -1,
         eval_noise: str = "expectation",
     ) -> None:
-        super().__init__(RELU, noise, num_parameters, device, dtype, eval_noise=eval_noise)
+        super().__init__(RELU, noise, num_parameters, device, dtype, dim=dim, eval_noise=eval_noise)
 
 
 def in_force(noise: Scheme, scale: Tensor) -> Scheme:

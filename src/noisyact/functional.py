@@ -11,7 +11,7 @@ from noisyact import equations
 from noisyact.compiling import constant
 from noisyact.noise import draw_seed, standard_normal
 from noisyact.ops.activation import has_kernel, noisy_activation, reference
-from noisyact.ops.activation.arguments import check, check_x
+from noisyact.ops.activation.arguments import check, check_dim, check_x
 from noisyact.ops.dispatch import traced
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import _KINDS, Scheme, scheme
@@ -59,6 +59,7 @@ def noisy_hard_tanh(
     training: bool = True,
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
+    dim: int = -1,
 ) -> Tensor:
     """The noisy hard tanh. See :func:`noisy` for the arguments.
 
@@ -68,7 +69,7 @@ def noisy_hard_tanh(
     >>> noisy_hard_tanh(x, "nan:alpha=1.15", training=False)
     tensor([0.5000, 0.7000])
     """
-    return noisy(x, HARD_TANH, noise, p, xi, training=training, generator=generator, seed=seed)
+    return noisy(x, HARD_TANH, noise, p, xi, training=training, generator=generator, seed=seed, dim=dim)
 
 
 def noisy_hard_sigmoid(
@@ -80,13 +81,14 @@ def noisy_hard_sigmoid(
     training: bool = True,
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
+    dim: int = -1,
 ) -> Tensor:
     """The noisy hard sigmoid with the paper's ``u(x) = 0.25 x + 0.5``. See :func:`noisy` for the arguments.
 
     >>> noisy_hard_sigmoid(torch.tensor([0.0, 4.0]), "nan:alpha=1.0", training=False)
     tensor([0.5000, 1.0000])
     """
-    return noisy(x, HARD_SIGMOID, noise, p, xi, training=training, generator=generator, seed=seed)
+    return noisy(x, HARD_SIGMOID, noise, p, xi, training=training, generator=generator, seed=seed, dim=dim)
 
 
 def noisy_relu(
@@ -98,13 +100,14 @@ def noisy_relu(
     training: bool = True,
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
+    dim: int = -1,
 ) -> Tensor:
     """The noisy ReLU, which saturates and is noisy below zero. See :func:`noisy` for the arguments.
 
     >>> noisy_relu(torch.tensor([-4.0, 2.0]), "nah:alpha=1.0", xi=torch.ones(2))
     tensor([0.1162, 2.0000])
     """
-    return noisy(x, RELU, noise, p, xi, training=training, generator=generator, seed=seed)
+    return noisy(x, RELU, noise, p, xi, training=training, generator=generator, seed=seed, dim=dim)
 
 
 def noisy(
@@ -118,6 +121,7 @@ def noisy(
     generator: torch.Generator | None = None,
     seed: Tensor | None = None,
     scale: Tensor | None = None,
+    dim: int = -1,
 ) -> Tensor:
     """The noisy version of any saturating function, given as a pair of h and its linearisation u.
 
@@ -128,7 +132,7 @@ def noisy(
         x: a floating-point tensor of any shape.
         pair: h and u, such as ``HARD_TANH`` or ``harden(torch.atan)``.
         noise: a scheme or its text, such as ``"nah:c=0.3"``.
-        p: one element, or one for each element of x's last dimension. None means p = 1.
+        p: one element, or one for each element of x's dimension ``dim``. None means p = 1.
         xi: standard normal noise of x's shape, used instead of a draw. NAH takes its absolute value. A scheme with
             ``draw="mean"`` does not use it.
         training: False computes the expectation and draws no random number. The leak stays; epsilon becomes
@@ -137,6 +141,7 @@ def noisy(
         seed: one int64, used instead of a draw. It defines xi as ``standard_normal(seed, x.shape)``; the kernels
             compute xi from it without storing it.
         scale: a tensor that replaces the scheme's c or sigma, so that annealing does not trigger recompilation.
+        dim: the dimension of x that p belongs to, such as 1 for the channels of [N, C, H, W].
 
     Returns: a tensor of x's shape and dtype.
 
@@ -146,6 +151,16 @@ def noisy(
     """
     noise = _scheme(noise)
     training = training and noise.draws  # without a draw, phi is its own expectation
+    if dim != -1 and isinstance(p, Tensor) and p.numel() != 1:
+        start = check_dim(x, p, dim)
+        if xi is not None:
+            _check_xi(x, xi, seed)
+            xi = xi.flatten(start)
+        # Joined to one dimension, the elements keep their order: the kernels can run, and a seed gives the same xi.
+        joined, p = x.flatten(start), facing(p, x, start).expand(x.shape[start:]).flatten()
+        return noisy(
+            joined, pair, noise, p, xi, training=training, generator=generator, seed=seed, scale=scale
+        ).reshape(x.shape)
     check(x, p, scale, seed)
     if scale is None:
         # A compiled graph needs the scale on x's device. In eager mode, a CPU scalar saves the launch of a fill kernel.
@@ -165,6 +180,15 @@ def noisy(
     if isinstance(pair, Pair) or not has_kernel(x):
         return _with_xi(x, pair, noise, p, standard_normal(seed, x.shape), scale)
     return noisy_activation(x, p, scale, seed, noise, pair)
+
+
+def facing(p: Tensor, x: Tensor, dim: int) -> Tensor:
+    """p in a shape that broadcasts along a dimension of x.
+
+    >>> facing(torch.ones(3), torch.ones(2, 3, 4, 5), 1).shape
+    torch.Size([3, 1, 1])
+    """
+    return p if p.numel() == 1 else p.reshape(-1, *[1] * (x.dim() - 1 - dim % x.dim()))
 
 
 def _scheme(noise: Scheme | str) -> Scheme:

@@ -109,7 +109,8 @@ MODELS = {
     "subclass of Tanh": (lambda: small(OwnTanh(), nn.Tanh()), ["2"]),
     "range without zero": (lambda: small(nn.Hardtanh(1.0, 2.0)), []),
     "range without an end": (lambda: small(nn.Hardtanh(-math.inf, math.inf)), []),
-    "other saturating modules": (lambda: small(nn.ReLU6(), nn.Softsign(), nn.LogSigmoid()), []),
+    "ReLU6 and Softsign": (lambda: small(nn.ReLU6(), nn.Softsign(), nn.LogSigmoid()), ["1", "2"]),
+    "LogSigmoid": (lambda: small(nn.LogSigmoid()), []),
     "weight norm": (lambda: nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.Tanh()), ["1"]),
     "used spectral norm": (used_spectral_norm, ["1"]),
 }

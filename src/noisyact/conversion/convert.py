@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from noisyact.activations import NoisyActivation, NoisyHardSigmoid, NoisyHardTanh, NoisyModule, NoisyReLU, check_model
-from noisyact.conversion.inventory import inventory
+from noisyact.conversion.inventory import Found, in_words, inventory
+from noisyact.conversion.replacing import (
+    OURS,
+    FilterFn,
+    check_filter,
+    copy_sharing_tensors,
+    is_substitute,
+    like,
+    original,
+    remember,
+    replace,
+    take_over,
+)
 from noisyact.conversion.saturating import (
     COMPUTED,
     RECURRENT,
@@ -21,20 +32,15 @@ from noisyact.conversion.saturating import (
     obstacle,
     pair_of,
 )
+from noisyact.conversion.summary import summary
 from noisyact.pairs import HARD_SIGMOID, RELU, HardPair, Pair
-from noisyact.recurrent.cells import NoisyCell, NoisyGRUCell, NoisyLSTMCell, NoisyRNNCell
-from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRecurrent, NoisyRNN
+from noisyact.recurrent.cells import NoisyCell
+from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.recurrent.noise import recurrent_noise
 from noisyact.schemes import NAH, Scheme, scheme
 
 __all__ = ["denoisify", "noisify"]
 
-FilterFn = Callable[[nn.Module, str], bool]
-
-_NOISY: dict[type[nn.Module], type[nn.Module]] = {
-    nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN,
-    nn.LSTMCell: NoisyLSTMCell, nn.GRUCell: NoisyGRUCell, nn.RNNCell: NoisyRNNCell,
-}  # fmt: skip
 _ACTIVATIONS = (NoisyActivation, NoisyHardTanh, NoisyHardSigmoid, NoisyReLU)
 
 
@@ -47,13 +53,15 @@ def noisify(
     inplace: bool = False,
     strict: bool = False,
     eval_noise: str = "expectation",
+    verbose: bool = False,
 ) -> nn.Module:
     """Replace the saturating activations and recurrent layers of a model by noisy ones.
 
-    nn.Tanh becomes a noisy hard tanh and nn.Sigmoid a noisy hard sigmoid. nn.Hardtanh and nn.Hardsigmoid become noisy
-    and keep their range and slope. nn.LSTM, nn.GRU, nn.RNN (with tanh) and their cells become NoisyLSTM and so on and
-    keep their weights. Names, device, dtype, training flag and hooks are preserved. A module used in several places is
-    replaced by one module. The model itself may be one of these modules.
+    nn.Tanh and nn.Softsign become a noisy hard tanh, and nn.Sigmoid a noisy hard sigmoid. nn.Hardtanh, nn.ReLU6 and
+    nn.Hardsigmoid become noisy and keep their range and slope. nn.LSTM, nn.GRU, nn.RNN (with tanh) and their cells
+    become NoisyLSTM and so on and keep their weights. A layer that :func:`noisyact.accelerate` has replaced counts as
+    the torch layer that it was. Names, device, dtype, training flag and hooks are preserved. A module used in several
+    places is replaced by one module. The model itself may be one of these modules.
 
     The noisy model uses the same Parameter objects, even if ``inplace=False`` returns a copy: an existing optimiser
     still works, and both models share their weights (use copy.deepcopy first for independent ones). Each noisy
@@ -70,108 +78,132 @@ def noisify(
             as ``torch.tanh(x)`` in the source of a forward method; :func:`noisyact.inventory` with inputs finds such
             calls by running the model.
         eval_noise: the evaluation rule of the noisy modules, as in NoisyActivation.
+        verbose: print what was replaced, what was left, and why.
 
-    Returns: the noisy model. ``print(inventory(model))`` lists what is noisy, what is not, and why. If nothing was
-    replaced, a warning gives the reason.
+    Returns: the noisy model. If nothing was replaced, a warning gives the reason.
 
     >>> model = noisify(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "nah:c=0.3")
     >>> model[1]
     NoisyHardTanh(NAH(c=0.3, alpha=1.15, clip=False), num_parameters=1)
+    >>> _ = noisify(nn.Sequential(nn.Tanh(), nn.GELU()), verbose=True)
+    what      module  type  now, or why not
+    replaced  0       Tanh  NoisyHardTanh
+    left      1       GELU  does not saturate on both sides
     """
     check_model(model)
-    if not (filter_fn is None or callable(filter_fn)):
-        raise TypeError(f"filter_fn must be a function of a module and its name, not {filter_fn!r}")
+    check_filter(filter_fn)
     noise = scheme(noise)
     gate_noise = noise if gate_noise is None else scheme(gate_noise)
     given = model
     if not inplace:
-        model = _copy_sharing_tensors(model)
+        model = copy_sharing_tensors(model)
     counterparts = dict(zip(model.modules(), given.modules(), strict=True))
     made: dict[nn.Module, nn.Module] = {}
+    replaced: list[Found] = []
+    excluded: set[str] = set()
 
-    def make(old: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
-        if not is_activation(old) or obstacle(old) is not None:
+    def make(module: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
+        old = original(module) if _accelerated(module) else module
+        if old is None or not is_activation(old) or obstacle(old) is not None:
             return None
-        if not (filter_fn is None or filter_fn(counterparts[old], name)):
+        if not (filter_fn is None or filter_fn(counterparts[module], name)):
+            excluded.add(name)
             return None
         if isinstance(old, RECURRENT):
             new = _noisy_recurrent(old, noise, gate_noise, eval_noise)
         else:
             new = _noisy_activation(old, noise, gate_noise, eval_noise, *_place(home, model))
-        new.training = old.training
-        _share_hooks(old, new)
-        new.__dict__["_replaced"] = (old,)  # in a tuple it is copied and pickled, but it is not a submodule
-        made[new] = old
-        return new
+        remember(old, new)
+        made[new] = module
+        replaced.append(Found(name, type(module).__name__, why=type(new).__name__))
+        return take_over(module, new)
 
-    model = _replace(model, make)
+    model = replace(model, make)
     if strict:
-        left = inventory(model)
-        if not left.complete:
-            _replace(model, lambda new, name, home: made.get(new))
-            raise ValueError(f"strict=True, and saturating parts remain:\n{left}")
-    if not made:
-        left = inventory(model)
-        already = f"{len(left.noisy)} already noisy" if left.noisy else ""
-        why = "; ".join(filter(None, (left.left, already))) or "it has no activation"
-        filtered = " filter_fn may have excluded modules that it replaces." if filter_fn is not None else ""
-        warnings.warn(f"noisify replaced nothing in {type(model).__name__}: {why}.{filtered}", stacklevel=2)
+        found = inventory(model)
+        if not found.complete:
+            replace(model, lambda new, name, home: made.get(new))
+            raise ValueError(f"strict=True, and saturating parts remain:\n{found}")
+    if verbose or not made:
+        found = inventory(model)
+        left = [
+            dataclasses.replace(part, why="filter_fn excludes it") if part.name in excluded else part
+            for part in (*found.saturating, *found.others)
+        ]
+        left += found.calls
+        if not made:
+            already = f"{len(found.noisy)} already noisy" if found.noisy else ""
+            why = "; ".join(filter(None, (in_words(left), already))) or "it has no activation"
+            warnings.warn(f"noisify replaced nothing in {type(model).__name__}: {why}.", stacklevel=2)
+        if verbose:
+            print(summary(replaced, left))
     return model
 
 
-def denoisify(model: nn.Module, *, inplace: bool = False) -> nn.Module:
-    """Replace the noisy modules of a model by torch modules: the inverse of :func:`noisify`.
+def denoisify(model: nn.Module, *, inplace: bool = False, verbose: bool = False) -> nn.Module:
+    """Replace noisyact's modules in a model by torch modules: the inverse of :func:`noisify`.
 
-    A module that noisify replaced is restored. A noisy module that was constructed directly becomes a torch module with
-    the same weights: nn.Hardtanh, nn.Hardsigmoid or nn.ReLU, which compute the same function without noise, or the
-    soft module if torch has no hard one: nn.Sigmoid, nn.LSTM, nn.GRU, nn.RNN and their cells. Modules without a torch
-    counterpart stay noisy, and a warning names them.
+    A module that noisify or :func:`noisyact.accelerate` replaced is restored. A noisy module that was constructed
+    directly becomes a torch module with the same weights: nn.Hardtanh, nn.Hardsigmoid or nn.ReLU, which compute the
+    same function without noise, or the soft module if torch has no hard one: nn.Sigmoid, nn.LSTM, nn.GRU, nn.RNN and
+    their cells. Modules without a torch counterpart stay noisy, and a warning names them.
+
+    Args:
+        model: any module.
+        inplace: modify the model instead of a copy that shares its tensors.
+        verbose: print what was replaced, what was left, and why.
 
     >>> denoisify(noisify(nn.Sequential(nn.Hardtanh(-2, 2))))
     Sequential(
       (0): Hardtanh(min_val=-2, max_val=2)
     )
+    >>> from noisyact import NoisyLSTM
     >>> denoisify(NoisyLSTM(4, 8, batch_first=True))
     LSTM(4, 8, batch_first=True)
     """
     check_model(model)
     if not inplace:
-        model = _copy_sharing_tensors(model)
-    restored = []
+        model = copy_sharing_tensors(model)
+    replaced: list[Found] = []
 
-    def restore(noisy: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
-        kept = noisy.__dict__.get("_replaced")
-        original = _counterpart(noisy) if kept is None else kept[0]
-        if original is None:
+    def restore(module: nn.Module, name: str, home: nn.Module) -> nn.Module | None:
+        old = original(module)
+        if old is None:
+            old = _counterpart(module)
+        if old is None:
             return None
-        original.training = noisy.training
-        _adopt_parameters(noisy, original)
-        _share_hooks(noisy, original)
-        restored.append(original)
-        return original
+        replaced.append(Found(name, type(module).__name__, why=type(old).__name__))
+        return take_over(module, old)
 
-    model = _replace(model, restore)
-    left = inventory(model).noisy
+    model = replace(model, restore)
+    left = [dataclasses.replace(part, why=_why_noisy(model, part.name)) for part in inventory(model).noisy]
+    left += [
+        Found(name, type(part).__name__, why=COMPUTED) for name, part in model.named_modules() if _accelerated(part)
+    ]
     if left:
-        named = "; ".join(f"{part.name or 'it'}: {part.kind}, {_why_noisy(model, part.name)}" for part in left)
-        warnings.warn(f"denoisify left parts of {type(model).__name__} noisy: {named}", stacklevel=2)
-    elif not restored:
+        named = "; ".join(f"{part.name or 'it'}: {part.kind}, {part.why}" for part in left)
+        warnings.warn(f"denoisify left parts of {type(model).__name__} unchanged: {named}", stacklevel=2)
+    elif not replaced:
         warnings.warn(f"denoisify found nothing noisy in {type(model).__name__}", stacklevel=2)
+    if verbose:
+        print(summary(replaced, left))
     return model
 
 
+def _accelerated(module: nn.Module) -> bool:
+    return isinstance(module, NoisyRecurrent) and module.noise is None and is_substitute(module)
+
+
 def _counterpart(noisy: nn.Module) -> nn.Module | None:
-    """The torch module, without weights, for a noisy module that was constructed directly; None if there is none."""
+    """The torch module with the weights of a noisy module that was constructed directly; None if there is none."""
     if type(noisy) in _ACTIVATIONS and isinstance(noisy, NoisyActivation):
         return _plain_activation(noisy.pair)
-    if type(noisy) not in _NOISY.values() or not holds_weights(noisy):
+    if type(noisy) not in OURS.values() or not holds_weights(noisy):
         return None
     assert isinstance(noisy, (NoisyRecurrent, NoisyCell))
     if noisy.noise is None:
         return None
-    kind = next(kind for kind, ours in _NOISY.items() if ours is type(noisy))
-    settings: dict[str, Any] = {"nonlinearity": noisy.kind.removeprefix("rnn_")} if noisy.kind.startswith("rnn") else {}
-    return _like(noisy, kind, settings)
+    return like(noisy, next(kind for kind, ours in OURS.items() if ours is type(noisy)))
 
 
 def _plain_activation(pair: HardPair | Pair) -> nn.Module | None:
@@ -187,23 +219,9 @@ def _plain_activation(pair: HardPair | Pair) -> nn.Module | None:
 def _why_noisy(model: nn.Module, name: str) -> str:
     """The reason why denoisify does not replace a noisy module."""
     module = model.get_submodule(name)
-    if type(module) in _NOISY.values():
+    if type(module) in OURS.values() or is_parametrized(module):
         return COMPUTED
     return "torch has no such function" if type(module) in _ACTIVATIONS else SUBCLASS
-
-
-def _replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> nn.Module:
-    """Replace the modules for which `make` returns a substitute. A module used several times gets one substitute."""
-    substitutes: dict[nn.Module | None, nn.Module] = {}
-    for name, module in model.named_modules():
-        new = make(module, name, model.get_submodule(name.rpartition(".")[0]))
-        if new is not None:
-            substitutes[module] = new
-    for home in list(model.modules()):
-        for slot, child in home._modules.items():
-            if child in substitutes:
-                home._modules[slot] = substitutes[child]
-    return substitutes.get(model, model)
 
 
 def _noisy_activation(
@@ -224,41 +242,12 @@ def _noisy_activation(
 def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noise: str) -> nn.Module:
     """The noisy layer or cell with the same Parameter objects as the old one."""
     weight = next(old.parameters())
-    new = _like(old, _NOISY[type(old)], {"noise": None})
+    new = like(old, OURS[type(old)], noise=None)
     names = new.noise_names() if isinstance(new, NoisyRecurrent) else ["p"]
     new.noise = recurrent_noise(
         new.kind, noise, gate_noise, names, new.hidden_size, eval_noise, weight.device, weight.dtype
     )
-    _adopt_parameters(old, new)
     return new
-
-
-def _like(old: Any, kind: type[nn.Module], settings: dict[str, Any]) -> Any:
-    """A recurrent layer or cell of another class with the same settings."""
-    names = ["bias"]
-    if isinstance(old, nn.RNNBase):
-        names += ["num_layers", "batch_first", "bidirectional", *(["proj_size"] if old.mode == "LSTM" else [])]
-    settings = {**settings, **{name: getattr(old, name) for name in names}}
-    # The meta device avoids drawing initial weights that would be discarded.
-    new: Any = kind(old.input_size, old.hidden_size, **settings, device="meta")
-    if isinstance(old, nn.RNNBase):
-        new.dropout = old.dropout
-    return new
-
-
-def _adopt_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Give the target the source's Parameter objects, by name."""
-    for name in target._parameters:
-        if name in source._parameters:
-            target._parameters[name] = source._parameters[name]
-    if isinstance(target, nn.RNNBase):
-        target._init_flat_weights()
-
-
-def _share_hooks(source: nn.Module, target: nn.Module) -> None:
-    for key, value in source.__dict__.items():
-        if "hook" in key:
-            target.__dict__[key] = value  # the same dictionaries, so that existing handles can still remove their hooks
 
 
 def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
@@ -268,10 +257,3 @@ def _place(home: nn.Module, model: nn.Module) -> tuple[torch.device | None, torc
             if parameter.is_floating_point():
                 return parameter.device, parameter.dtype
     return None, None
-
-
-def _copy_sharing_tensors(model: nn.Module) -> nn.Module:
-    tensors = [*model.parameters(), *model.buffers()]
-    # Include computed tensors, such as the weight under spectral_norm, because deepcopy refuses to copy them.
-    tensors += [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from noisyact.activations import NoisyModule, check_model
+from noisyact.conversion.replacing import is_substitute
 from noisyact.conversion.saturating import FUNCTIONS, METHOD_NAMES, is_activation, is_saturating, obstacle
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.recurrent.noise import RecurrentNoise
 from noisyact.text_table import text_table
 
-__all__ = ["Found", "Inventory", "inventory", "unchanged"]
+__all__ = ["Found", "Inventory", "in_words", "inventory", "rows_of", "unchanged"]
 
 _NOT_TENSORS = ("self", "math", "np", "numpy")  # self.tanh(x) calls a submodule; math.tanh(2) is a constant
 
@@ -62,7 +63,7 @@ class Inventory:
         rows = [("noisy", found.name or "(the model)", found.kind, "") for found in self.noisy]
         rows += [("saturating", found.name or "(the model)", found.kind, found.why) for found in self.saturating]
         rows += [("call", found.name or "(the model)", found.kind, found.where) for found in self.calls]
-        rows += [("other", _listed(names), kind, why) for (kind, why), names in _alike(self.others).items()]
+        rows += rows_of("other", self.others)
         if not rows:
             return "nothing noisy and nothing saturating"
         return text_table(("what", "module", "type", "where or why"), rows)
@@ -71,21 +72,37 @@ class Inventory:
     def left(self) -> str:
         """The parts that are not noisy, in one sentence: the count of each kind and the reason.
 
-        >>> inventory(nn.Sequential(nn.ReLU6(), nn.ReLU6(), nn.GELU())).left
-        '2 ReLU6 (has no noisy version), 1 GELU (does not saturate on both sides)'
+        >>> inventory(nn.Sequential(nn.ReLU(), nn.GELU(), nn.GELU())).left
+        '1 ReLU (does not saturate on both sides; see NoisyReLU), 2 GELU (does not saturate on both sides)'
         """
-        parts = [
-            f"{len(names)} {kind} ({why})" for (kind, why), names in _alike((*self.saturating, *self.others)).items()
-        ]
-        parts += [f"a call of {found.kind} ({found.where})" for found in self.calls]
-        return ", ".join(parts)
+        return in_words((*self.saturating, *self.others, *self.calls))
+
+
+def in_words(found: Sequence[Found]) -> str:
+    """The entries in one sentence: the count of each kind and the reason, and each function call.
+
+    >>> in_words([Found("a", "GELU", why="does not saturate"), Found("", "torch.tanh", "net.py:7")])
+    '1 GELU (does not saturate), a call of torch.tanh (net.py:7)'
+    """
+    modules, calls = ([one for one in found if bool(one.where) == is_call] for is_call in (False, True))
+    parts = [f"{len(names)} {kind} ({why})" for (kind, why), names in _alike(modules).items()]
+    return ", ".join(parts + [f"a call of {one.kind} ({one.where})" for one in calls])
+
+
+def rows_of(what: str, found: Iterable[Found]) -> list[tuple[str, str, str, str]]:
+    """The entries as rows of a table; modules of one kind with the same reason are one row.
+
+    >>> rows_of("left", [Found("a", "GELU", why="w"), Found("b", "GELU", why="w"), Found("", "torch.tanh", "net.py:7")])
+    [('left', 'a and 1 more', 'GELU', 'w'), ('left', '(the model)', 'torch.tanh', 'net.py:7')]
+    """
+    return [(what, _listed(names), kind, why) for (kind, why), names in _alike(found).items()]
 
 
 def _alike(found: Iterable[Found]) -> dict[tuple[str, str], list[str]]:
-    """The names of the entries, grouped by kind and reason."""
+    """The names of the entries, grouped by kind and reason, or by kind and place for function calls."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in found:
-        groups.setdefault((one.kind, one.why), []).append(one.name)
+        groups.setdefault((one.kind, one.why or one.where), []).append(one.name)
     return groups
 
 
@@ -134,7 +151,7 @@ def _saturates(module: nn.Module) -> bool:
 
 def _why(module: nn.Module) -> str:
     if isinstance(module, (NoisyRecurrent, NoisyCell)):
-        return "was made without noise"
+        return "noisify replaces it" if is_substitute(module) else "was made without noise"
     return obstacle(module) or "noisify replaces it"
 
 

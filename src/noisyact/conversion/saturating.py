@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair
 
 __all__ = [
     "COMPUTED", "FUNCTIONS", "METHOD_NAMES", "RECURRENT", "SUBCLASS", "holds_weights", "is_activation", "is_saturating",
-    "obstacle", "pair_of",
+    "obstacle", "pair_of", "recurrent_obstacle",
 ]  # fmt: skip
 
 SUBCLASS = "a subclass may compute something else"
@@ -22,8 +23,11 @@ COMPUTED = "its weights are computed at every call"
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
 
-# Saturating modules without a noisy version. An inventory lists them so that they are not mistaken for noisy ones.
-_OTHERS = (nn.Softsign, nn.ReLU6, nn.GLU, nn.LogSigmoid)
+# Saturating modules that noisify does not replace, and why. An inventory lists them, because they saturate.
+_OTHERS: dict[type[nn.Module], str] = {
+    nn.GLU: "not elementwise: it multiplies one half of its input by the sigmoid of the other",
+    nn.LogSigmoid: "saturates on one side only, and its values are log-probabilities",
+}
 
 # Unbounded on at least one side. noisify does not replace them; see NoisyReLU, and harden for those that saturate.
 _OPEN = (
@@ -36,6 +40,8 @@ _PAIRS: dict[type[nn.Module], Callable[[Any], HardPair | None]] = {
     nn.Sigmoid: lambda module: HARD_SIGMOID,
     nn.Hardtanh: lambda module: _range_pair(module.min_val, module.max_val),
     nn.Hardsigmoid: lambda module: HardPair(1 / 6, 0.5, 0.0, 1.0),
+    nn.ReLU6: lambda module: HardPair(1.0, 0.0, 0.0, 6.0),
+    nn.Softsign: lambda module: HARD_TANH,  # x / (1 + |x|) has the slope and the limits of tanh
 }
 
 
@@ -81,24 +87,38 @@ def is_activation(module: nn.Module) -> bool:
 def obstacle(module: nn.Module) -> str | None:
     """The reason why noisify does not replace an activation, recurrent layer or cell; None if it does.
 
-    >>> obstacle(nn.ReLU6())
-    'has no noisy version'
+    >>> obstacle(nn.Hardswish())
+    'does not saturate on both sides'
     >>> obstacle(nn.LSTM(2, 2)) is None
     True
     """
     if isinstance(module, RECURRENT):
-        if type(module) not in RECURRENT:
-            return SUBCLASS
-        if not is_saturating(module):
+        if type(module) in RECURRENT and not is_saturating(module):
             return "does not saturate on both sides; see NoisyRNN with nonlinearity='relu'"
-        return None if holds_weights(module) else COMPUTED
+        return recurrent_obstacle(module)
     if type(module) in _PAIRS:
         return None if pair_of(module) is not None else "its range excludes 0 or is unbounded"
-    if isinstance(module, _OTHERS):
-        return "has no noisy version"
+    for kind, why in _OTHERS.items():
+        if isinstance(module, kind):
+            return why
     if isinstance(module, tuple(_PAIRS)):
         return SUBCLASS
     return "does not saturate on both sides" + ("; see NoisyReLU" if isinstance(module, nn.ReLU) else "")
+
+
+def recurrent_obstacle(module: nn.Module) -> str | None:
+    """The reason why a layer or cell of torch has no counterpart with the same weights in noisyact; None if it has.
+
+    >>> recurrent_obstacle(nn.utils.parametrizations.weight_norm(nn.GRU(2, 2), "weight_hh_l0"))
+    'its weights are computed at every call'
+    """
+    if is_parametrized(module):  # which makes it a subclass
+        return COMPUTED
+    if type(module) not in RECURRENT:
+        return SUBCLASS
+    if "forward" in vars(module):
+        return "its forward method was replaced"
+    return None if holds_weights(module) else COMPUTED
 
 
 def holds_weights(module: nn.Module) -> bool:

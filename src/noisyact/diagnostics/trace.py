@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noisyact import equations
 from noisyact.activations import NoisyActivation
 from noisyact.conversion.inventory import unchanged
 from noisyact.conversion.saturating import pair_of
+from noisyact.functional import facing
 from noisyact.ops.recurrent.observer import observed
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair, Pair
 from noisyact.recurrent.cells import NoisyCell
@@ -31,6 +33,10 @@ _NAMES = {"lstm": ("i", "f", "g", "o", "c"), "gru": ("r", "z", "n"), "rnn_tanh":
 """The names of each cell's nonlinearities in order; c denotes the tanh of an LSTM's c."""
 _HARD = {(0.0, 1.0): HARD_SIGMOID, (-1.0, 1.0): HARD_TANH}
 """The hard version of each soft function, by the limits of the function."""
+_SOFT: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
+    nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid, nn.Softsign: F.softsign,
+}  # fmt: skip
+"""The function of each torch module that differs from its hard version."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +102,14 @@ class Function(NamedTuple):
         return self.noise, self.scale.double(), 1.0 if self.p is None else self.p.detach().double()
 
 
-def _function_of(module: nn.Module, xi: Tensor | None) -> Function:
+def _function_of(module: nn.Module, x: Tensor, xi: Tensor | None) -> Function:
     if isinstance(module, NoisyActivation):
         hard = xi is None and module.eval_noise == "hard"
-        return Function(module.pair, module.noise, module.scale, module.p, module.pair.h if hard else None)
+        p = None if module.p is None else facing(module.p, x, module.dim)
+        return Function(module.pair, module.noise, module.scale, p, module.pair.h if hard else None)
     pair = pair_of(module)
     assert pair is not None
-    return Function(pair, without={nn.Tanh: torch.tanh, nn.Sigmoid: torch.sigmoid}.get(type(module), pair.h))
+    return Function(pair, without=_SOFT.get(type(module), pair.h))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +205,7 @@ class _ModuleHooks:
     def leave(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         x, xi = self._entered.pop()
         output = _asked(output)
-        self._calls.append(TracedCall(self._name, type(module).__name__, _function_of(module, xi), x, xi, output))
+        self._calls.append(TracedCall(self._name, type(module).__name__, _function_of(module, x, xi), x, xi, output))
         return output.clone()  # an in-place operation must not change the tensor whose gradient is needed
 
 

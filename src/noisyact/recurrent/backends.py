@@ -12,8 +12,18 @@ from noisyact.ops import native, triton
 from noisyact.ops.dispatch import transformed
 from noisyact.ops.recurrent.gpu.plan import processors
 from noisyact.pairs import HardPair, Pair
+from noisyact.recurrent import routing
 
-__all__ = ["BACKENDS", "backend_info", "choose", "choose_uncached"]
+__all__ = [
+    "BACKENDS",
+    "backend_info",
+    "choose",
+    "choose_uncached",
+    "tf32",
+    "why_never",
+    "why_torch",
+    "why_torch_uncached",
+]
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
 
@@ -55,6 +65,51 @@ def choose_uncached(
 
 choose = functools.lru_cache(maxsize=256)(choose_uncached)
 """The same function as :func:`choose_uncached` with a cache, for less host overhead."""
+
+
+def why_torch_uncached(
+    kind: str, device: torch.device, dtype: torch.dtype, steps: int, batch: int, hidden: int, projection: bool,
+    tf32: bool,
+) -> str | None:  # fmt: skip
+    """The reason why "auto" uses torch's own layer for a soft layer without noise; None if it uses a kernel.
+
+    It uses a kernel if the kernel can run and is faster; see :mod:`noisyact.recurrent.routing`.
+    """
+    name = _of_device(device)
+    why = _obstacle(name, device, dtype, False, projection, False, False)
+    if why is not None:
+        return why
+    if name == "cpu":
+        return routing.why_torch_on_cpu(kind, dtype, steps)
+    return routing.why_torch_on_gpu(kind, dtype, batch, hidden, tf32, _processors(device))
+
+
+why_torch = functools.lru_cache(maxsize=1024)(why_torch_uncached)
+"""The same function as :func:`why_torch_uncached` with a cache, for less host overhead."""
+
+
+def why_never(module: Any) -> str | None:
+    """The reason why "auto" uses torch's own layer for every input of a soft layer without noise; None if not for all.
+
+    Args:
+        module: a recurrent layer of torch or noisyact.
+    """
+    weight = next(module.parameters())
+    sizes = module.hidden_size, module.proj_size > 0, tf32()
+    layer = module.mode.lower(), weight.device, weight.dtype, routing.MANY_STEPS
+    found = [why_torch(*layer, batch, *sizes) for batch in routing.BATCHES]
+    return None if None in found else found[0]
+
+
+@constant
+def tf32() -> bool:
+    """Whether nn.LSTM may use TF32 for float32 on a GPU."""
+    return torch._C._get_cudnn_allow_tf32()
+
+
+@constant
+def _processors(device: torch.device) -> int:
+    return processors(device)
 
 
 def _of_device(device: torch.device) -> str:
@@ -117,10 +172,14 @@ def _gpu_status() -> str:
 
 
 def _path(module: Any) -> str:
-    if module.backend == "auto" and not module.hard and module.noise is None:
-        return "torch's own layer, which computes the same function"
     weight = next(module.parameters())
     projection = getattr(module, "proj_size", 0) > 0
+    if isinstance(module, torch.nn.RNNBase) and module.backend == "auto" and not module.hard and module.noise is None:
+        why = why_never(module)
+        if why is not None:
+            return f"torch's own layer, which computes the same function: {why}"
+        kernels = "the C kernel" if weight.is_cpu else "the Triton kernels"
+        return f"{kernels}, or torch's own layer for inputs for which that is faster"
     arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed())
     path = choose(str(module.backend), *arguments)
     if path == "cpu":

@@ -24,7 +24,7 @@ from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, Layer
 from noisyact.recurrent import backends
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
+__all__ = ["call_dtype", "noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "run_layers"]
 
 
 def run_layers(
@@ -45,7 +45,7 @@ def run_layers(
     """
     width = x.shape[-1]
     if _autocast(x):  # as nn.LSTM does
-        dtype = torch.get_autocast_dtype(x.device.type)
+        dtype = call_dtype(x)
         x, h, c = _in_dtype(dtype, (x, h, c))
         weights = [LayerWeights(*_in_dtype(dtype, own._replace(p=None)))._replace(p=own.p) for own in weights]
     for index, own in enumerate(weights):
@@ -117,6 +117,11 @@ def _run_layer(
         results = reference.layer(kind, wide_x, sizes, wide_h, wide_c, LayerWeights(*wide), wide_xi, noise, reverse)
     y, h_n, c_n = _in_dtype(x.dtype, results)
     return y, h_n, c_n if kind == "lstm" else None
+
+
+def call_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of a layer's computation and result: autocast's if autocast applies to x, else that of x."""
+    return torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
 
 
 def _autocast(x: Tensor) -> bool:

@@ -14,7 +14,7 @@ from noisyact.ops.dispatch import tracing, transformed
 from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.recurrent import backends
-from noisyact.recurrent.functional import run_layers
+from noisyact.recurrent.functional import call_dtype, run_layers
 from noisyact.recurrent.noise import current, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.schemes import NAH, Scheme
 
@@ -56,7 +56,7 @@ class NoisyRecurrent(nn.RNNBase):
         return [names[0].removeprefix("weight_ih_") for names in self._all_weights]
 
     def flatten_parameters(self) -> None:
-        """Call torch's method if torch's layer runs. The other backends do not use cuDNN's weight layout."""
+        """Call torch's method if torch's layer may run. The other backends do not use cuDNN's weight layout."""
         # torch's constructor calls this before our attributes are set.
         if self.backend == "auto" and not getattr(self, "hard", True) and self.noise is None:
             super().flatten_parameters()
@@ -77,13 +77,23 @@ class NoisyRecurrent(nn.RNNBase):
             )
         h, c = self._first_state(x, sizes, hx, packed)
         noise = self.noise
-        if self.backend == "auto" and not self.hard and noise is None and not transformed():
+        if self._uses_torch(x, sizes):
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
             x = _of_these_sizes(x) if tracing() else x
             p = [None] * len(self._all_weights) if noise is None else noise.all_p(len(self._all_weights))
             y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x))
         return self._finish(y, h_n, c_n, packed, unbatched)
+
+    def _uses_torch(self, x: Tensor, sizes: list[int]) -> bool:
+        """Whether torch's own layer computes a call: it can, and noisyact's kernels are not faster."""
+        if self.backend != "auto" or self.hard or self.noise is not None or transformed():
+            return False
+        if tracing() or torch.compiler.is_exporting():
+            return True  # one operator of torch, for any sizes and without noisyact
+        why_torch = backends.why_torch_uncached if torch.compiler.is_compiling() else backends.why_torch
+        layer = self.hidden_size, self.proj_size > 0, backends.tf32()
+        return why_torch(self.kind, x.device, call_dtype(x), len(sizes), sizes[0], *layer) is not None
 
     def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
         """The input, [steps, batch, input] or packed [rows, input], and the number of rows at each step."""

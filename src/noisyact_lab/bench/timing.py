@@ -23,6 +23,18 @@ def median_times(
     refill the caches. On a CUDA device, CUDA events measure the time on the device. Host overhead counts only while the
     device waits for the host.
     """
+    return [statistics.median(spent) for spent in _times(functions, repeats, block, device)]
+
+
+def least_times(functions: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Return the least seconds of each function over ``repeats`` calls in turns, after a warm-up.
+
+    The minimum is the time without disturbances, for machines that other processes use too.
+    """
+    return [min(spent) for spent in _times(functions, repeats, 1, "cpu")]
+
+
+def _times(functions: Sequence[Callable[[], object]], repeats: int, block: int, device: str) -> list[list[float]]:
     run = _run_on_gpu if torch.device(device).type == "cuda" else _run
     for function in functions:
         function()
@@ -32,7 +44,7 @@ def median_times(
             if block > 1:
                 function()
             spent += [run(function) for _ in range(block)]
-    return [statistics.median(seconds() for seconds in spent) for spent in times]
+    return [[seconds() for seconds in spent] for spent in times]
 
 
 def least_times(

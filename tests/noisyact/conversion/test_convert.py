@@ -22,13 +22,15 @@ from noisyact import (  # fmt: skip
     NoisyRNN,
     NoisyRNNCell,
     denoisify,
+    harden,
     noise_parameters,
     noisify,
 )
 from noisyact.recurrent.noise import RecurrentNoise
 
 NOISY = {
-    nn.Tanh: NoisyHardTanh, nn.Hardtanh: NoisyHardTanh, nn.Sigmoid: NoisyHardSigmoid, nn.Hardsigmoid: NoisyHardSigmoid,
+    nn.Tanh: NoisyHardTanh, nn.Softsign: NoisyHardTanh, nn.Hardtanh: NoisyHardTanh, nn.ReLU6: NoisyHardTanh,
+    nn.Sigmoid: NoisyHardSigmoid, nn.Hardsigmoid: NoisyHardSigmoid,
     nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN, nn.LSTMCell: NoisyLSTMCell, nn.GRUCell: NoisyGRUCell,
     nn.RNNCell: NoisyRNNCell,
 }  # fmt: skip
@@ -109,9 +111,12 @@ def test_there_and_back(case):
 
 
 def test_range_and_slope_stay():
-    model = noisify(nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Hardtanh(-2.0, 0.5), nn.Hardsigmoid()))
+    model = noisify(
+        nn.Sequential(nn.Tanh(), nn.Sigmoid(), nn.Hardtanh(-2.0, 0.5), nn.Hardsigmoid(), nn.ReLU6(), nn.Softsign())
+    )
     assert [module.pair for module in model] == [
         HardPair(1, 0, -1, 1), HardPair(0.25, 0.5, 0, 1), HardPair(1, 0, -2, 0.5), HardPair(1 / 6, 0.5, 0, 1),
+        HardPair(1, 0, 0, 6), harden(F.softsign),
     ]  # fmt: skip
 
 
@@ -129,6 +134,7 @@ def test_without_noise_and_leak_it_is_the_hard_network(training, dtype):
     assert not torch.equal(noisify(soft, "nan:c=5,alpha=1.2").train(training)(x), hard)
     noisy = noisify(nn.Hardsigmoid(), "nan:c=0,alpha=1.0").train(training)
     torch.testing.assert_close(noisy(x), F.hardsigmoid(x))
+    assert torch.equal(noisify(nn.ReLU6(), "nan:c=0,alpha=1.0").train(training)(3 * x), F.relu6(3 * x))
 
 
 def test_gate_noise_goes_to_the_sigmoids():
@@ -153,7 +159,7 @@ def test_filter(inplace):
     noisy = noisify(model, filter_fn=wanted, inplace=inplace)
     assert [name for name, m in noisy.named_modules() if isinstance(m, NoisyActivation)] == ["1", "2.1"]
     assert [name for _, name in asked] == ["1", "2.1", "2.2"]
-    with pytest.warns(UserWarning, match=r"nothing in Tanh: 1 Tanh \(noisify replaces it\)\. filter_fn may have"):
+    with pytest.warns(UserWarning, match=r"nothing in Tanh: 1 Tanh \(filter_fn excludes it\)\.$"):
         assert noisify(nn.Tanh(), filter_fn=lambda module, name: name != "").__class__ is nn.Tanh
 
 

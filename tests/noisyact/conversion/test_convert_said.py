@@ -11,7 +11,8 @@ from torch.nn.utils import prune
 import noisyact as na
 
 LEFT = {
-    "ReLU6": (nn.ReLU6, "has no noisy version"),
+    "LogSigmoid": (nn.LogSigmoid, "saturates on one side only"),
+    "GLU": (nn.GLU, "not elementwise"),
     "Hardswish": (nn.Hardswish, "does not saturate on both sides"),
     "SiLU": (nn.SiLU, "does not saturate on both sides"),
     "GELU": (nn.GELU, "does not saturate on both sides"),
@@ -22,13 +23,13 @@ LEFT = {
 
 
 def mobile_block() -> nn.Module:
-    """As in mobilenet_v2: no activation that noisify replaces."""
-    convolution = [nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU6()]
-    return nn.Sequential(*convolution, nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU6(), nn.Hardswish()))
+    """No activation that noisify replaces."""
+    convolution = [nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.SiLU()]
+    return nn.Sequential(*convolution, nn.Sequential(nn.Conv2d(4, 4, 1), nn.SiLU(), nn.ReLU()))
 
 
 def test_a_model_with_nothing_to_convert_is_named_with_what_it_has():
-    left = r"2 ReLU6 \(has no noisy version\), 1 Hardswish \(does not saturate on both sides\)"
+    left = r"2 SiLU \(does not saturate on both sides\), 1 ReLU \(does not saturate on both sides; see NoisyReLU\)"
     for inplace in (False, True):
         with pytest.warns(UserWarning, match=rf"noisify replaced nothing in Sequential: {left}\.$") as caught:
             na.noisify(mobile_block(), inplace=inplace)
@@ -147,7 +148,7 @@ class OwnLSTM(na.NoisyLSTM):
 def test_what_stays_noisy_is_named(noisy, why):
     model = nn.Sequential(nn.Linear(4, 4), noisy, na.NoisyHardTanh())
     with pytest.warns(
-        UserWarning, match=rf"denoisify left parts of Sequential noisy: 1: {type(noisy).__name__}, {why}$"
+        UserWarning, match=rf"denoisify left parts of Sequential unchanged: 1: {type(noisy).__name__}, {why}$"
     ):
         back = na.denoisify(model)
     assert [type(part) for part in back] == [nn.Linear, type(noisy), nn.Hardtanh]
@@ -164,3 +165,53 @@ def test_a_whole_conversion_there_and_back_says_nothing():
         warnings.simplefilter("error")
         model = na.noisify(nn.Sequential(nn.Tanh(), nn.LSTM(4, 4)))
         assert [type(part) for part in na.denoisify(model)] == [nn.Tanh, nn.LSTM]
+
+
+class Calls(nn.Module):
+    """Uses each kind of part: replaced, left, excluded, called as a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.twin, self.out, self.pool = nn.Tanh(), nn.Tanh(), nn.Sigmoid(), nn.GELU()
+
+    def forward(self, x):
+        return torch.tanh(self.pool(self.out(self.twin(self.act(x)))))
+
+
+def test_noisify_prints_what_it_replaced_and_what_not_and_why(capsys):
+    model = na.noisify(Calls(), filter_fn=lambda module, name: name != "out", verbose=True)
+    *rows, call = capsys.readouterr().out.splitlines()
+    assert rows == [
+        "what      module          type        now, or why not",
+        "replaced  act and 1 more  Tanh        NoisyHardTanh",
+        "left      out             Sigmoid     filter_fn excludes it",
+        "left      pool            GELU        does not saturate on both sides",
+    ]
+    assert call.startswith("left      (the model)     torch.tanh  test_convert_said.py:")
+    assert isinstance(model, Calls)
+    na.noisify(Calls())
+    assert capsys.readouterr().out == ""
+
+
+def test_denoisify_prints_the_same_way(capsys):
+    model = na.noisify(nn.Sequential(nn.Softsign(), nn.GRU(4, 4), nn.Linear(4, 4)))
+    model.append(na.NoisyHardSigmoid(slope=0.3))
+    with pytest.warns(UserWarning, match="unchanged: 3: NoisyHardSigmoid"):
+        na.denoisify(model, verbose=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "what      module  type              now, or why not",
+        "replaced  0       NoisyHardTanh     Softsign",
+        "replaced  1       NoisyGRU          GRU",
+        "left      3       NoisyHardSigmoid  torch has no such function",
+    ]
+    with pytest.warns(UserWarning, match="nothing noisy"):
+        na.denoisify(nn.Linear(2, 2), verbose=True)
+    assert capsys.readouterr().out == "nothing to replace\n"
+
+
+def test_weights_computed_after_the_conversion_are_not_lost():
+    """denoisify must not restore a layer whose own weights are those of before pruning."""
+    noisy = na.noisify(nn.Sequential(nn.GRU(4, 4)))
+    prune.l1_unstructured(noisy[0], "weight_hh_l0", 0.5)
+    with pytest.warns(UserWarning, match="unchanged: 0: NoisyGRU, its weights are computed at every call"):
+        assert na.denoisify(noisy)[0].__class__ is na.NoisyGRU

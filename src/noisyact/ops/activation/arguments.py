@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["check", "check_gradient", "check_x"]
+__all__ = ["check", "check_dim", "check_gradient", "check_x"]
 
 
 def check(x: Tensor, p: Tensor | None, scale: Tensor | None, seed: Tensor | None) -> None:
@@ -25,6 +25,21 @@ def check_x(x: Tensor) -> None:
         raise TypeError(f"x must be a tensor, not {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"x must be real floating point (float16, bfloat16, float32, float64), not {x.dtype}")
+
+
+def check_dim(x: Tensor, p: Tensor, dim: int) -> int:
+    """Return the dimension of x that p belongs to, counted from the front, or raise an error if p does not fit it."""
+    check_x(x)
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be a whole number, not {dim!r}")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"dim={dim}: x of shape {tuple(x.shape)} has no such dimension")
+    if p.shape[-1:] != (p.numel(),) or p.numel() != x.shape[dim]:
+        raise ValueError(
+            f"p of shape {tuple(p.shape)} does not fit x of shape {tuple(x.shape)}: it must have one element, or one "
+            f"for each element of x's dimension {dim}"
+        )
+    return dim % x.dim()
 
 
 def check_gradient(g: Tensor, x: Tensor) -> None:

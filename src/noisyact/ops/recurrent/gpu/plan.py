@@ -10,8 +10,8 @@ import torch
 from noisyact.ops.recurrent.types import GATES
 
 __all__ = [
-    "Plan", "Sizes", "backward_plan", "backward_sizes", "forward_plan", "forward_sizes", "padded_size", "processors",
-    "slice_size",
+    "Plan", "Sizes", "backward_plan", "backward_sizes", "forward_plan", "forward_sizes", "in_one_launch",
+    "padded_size", "processors", "slice_size",
 ]  # fmt: skip
 
 _RESIDENT = 256
@@ -82,19 +82,35 @@ _BACKWARD = (
 @functools.lru_cache(maxsize=1024)
 def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The plan of the forward pass. `size` is the number of bytes of an element."""
-    resident = hidden <= _RESIDENT
-    cuts = _FORWARD_RESIDENT if resident else _FORWARD if size == 4 else _FORWARD_16_BITS
-    plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
-    return plan._replace(resident=True, depth=_power_of_two(hidden)) if resident else plan
+    plan = _first_that_fits(_forward_cuts(hidden, size), batch, hidden, size, device_processors)
+    return plan._replace(resident=True, depth=_power_of_two(hidden)) if hidden <= _RESIDENT else plan
 
 
 @functools.lru_cache(maxsize=1024)
 def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The plan of the backward pass. `size` is the number of bytes of an element."""
     resident = hidden <= _RESIDENT
-    plan = _first_that_fits(_BACKWARD_RESIDENT if resident else _BACKWARD, batch, hidden, size, device_processors)
+    plan = _first_that_fits(_backward_cuts(hidden), batch, hidden, size, device_processors)
     plan = plan._replace(slices=plan.warps if plan.team == 1 else 1, resident=resident)
     return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan))) if resident else plan
+
+
+def in_one_launch(batch: int, hidden: int, size: int, device_processors: int) -> bool:
+    """Whether one launch runs all steps of a layer, in the forward pass and in the backward pass.
+
+    >>> in_one_launch(20, 200, 4, 132), in_one_launch(4096, 200, 4, 132), in_one_launch(20, 200, 4, 0)
+    (True, False, False)
+    """
+    cuts = _forward_cuts(hidden, size), _backward_cuts(hidden)
+    return all(_first_that_fits(own, batch, hidden, size, device_processors).persistent for own in cuts)
+
+
+def _forward_cuts(hidden: int, size: int) -> tuple[tuple[int, ...], ...]:
+    return _FORWARD_RESIDENT if hidden <= _RESIDENT else _FORWARD if size == 4 else _FORWARD_16_BITS
+
+
+def _backward_cuts(hidden: int) -> tuple[tuple[int, ...], ...]:
+    return _BACKWARD_RESIDENT if hidden <= _RESIDENT else _BACKWARD
 
 
 def _first_that_fits(

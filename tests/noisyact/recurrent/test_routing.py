@@ -1,0 +1,136 @@
+"""The rule by which "auto" chooses between noisyact's kernels and torch's own layer."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+import noisyact as na
+from noisyact.ops import native
+from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, in_one_launch
+from noisyact.recurrent.layers import NoisyRecurrent
+from noisyact.recurrent.routing import BATCHES, why_torch_on_cpu, why_torch_on_gpu
+
+H200 = 132  # multiprocessors
+
+# kind, dtype, batch, units, whether TF32 is on, and the reason for torch; None if the kernels are faster.
+GPU = [
+    ("lstm", torch.float32, 20, 200, True, None),
+    ("gru", torch.float32, 20, 650, True, None),
+    ("lstm", torch.bfloat16, 20, 1500, True, None),
+    ("gru", torch.float16, 64, 1024, True, None),
+    ("lstm", torch.bfloat16, 64, 1024, False, None),  # TF32 is about float32 only
+    ("gru", torch.float32, 20, 128, True, "fewer than 200 units"),
+    ("lstm", torch.bfloat16, 20, 199, True, "fewer than 200 units"),
+    ("lstm", torch.float32, 20, 200, False, "TF32 is off"),
+    ("gru", torch.float32, 4096, 200, True, "too large for one launch"),
+    ("lstm", torch.float32, 20, 8192, True, "too large for one launch"),
+    ("rnn_tanh", torch.float32, 20, 650, True, "nn.RNN"),
+    ("rnn_relu", torch.float32, 20, 650, True, "nn.RNN"),
+]
+
+
+@pytest.mark.parametrize("case", GPU, ids=str)
+def test_the_rule_for_a_gpu(case):
+    *arguments, tf32, why = case
+    found = why_torch_on_gpu(*arguments, tf32, H200)
+    assert found is None if why is None else why in found
+    if why is None:  # where programs cannot wait for each other, each step is a launch
+        assert "one launch" in why_torch_on_gpu(*arguments, tf32, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([2, 4]), st.integers(0, 200))
+def test_in_one_launch_is_what_the_plans_say(batch, hidden, size, device_processors):
+    for kind in ("lstm", "gru"):
+        plans = [plan(kind, batch, hidden, size, device_processors) for plan in (forward_plan, backward_plan)]
+        assert in_one_launch(batch, hidden, size, device_processors) == all(plan.persistent for plan in plans)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 5000), st.integers(200, 6000), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_few_batches_stand_for_all(batch, hidden, dtype):
+    """accelerate asks about these batches only."""
+    if all(why_torch_on_gpu("lstm", dtype, few, hidden, True, H200) is not None for few in BATCHES):
+        assert why_torch_on_gpu("lstm", dtype, batch, hidden, True, H200) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "steps", "why"),
+    [
+        ("gru", torch.float32, 4, None),
+        ("gru", torch.float32, 3, "nn.GRU is faster for fewer than 4 steps"),
+        ("rnn_tanh", torch.float32, 12, None),
+        ("rnn_relu", torch.float32, 11, "nn.RNN is faster for fewer than 12 steps"),
+        ("lstm", torch.float32, 100, "nn.LSTM is as fast"),
+        ("gru", torch.bfloat16, 100, "float32, not in bfloat16"),
+    ],
+)
+def test_the_rule_for_a_cpu(kind, dtype, steps, why):
+    found = why_torch_on_cpu(kind, dtype, steps)
+    assert found is None if why is None else why in found
+
+
+@pytest.fixture
+def paths(monkeypatch):
+    """The names of the paths that layers take, in order."""
+    taken = []
+    for name, path in (("_torch_layers", "torch"), ("_layers", "kernel")):
+        method = getattr(NoisyRecurrent, name)
+        monkeypatch.setattr(
+            NoisyRecurrent, name, lambda *args, method=method, path=path: taken.append(path) or method(*args)
+        )
+    return taken
+
+
+def test_layers_follow_the_rule(paths):
+    soft = {"hard": False, "noise": None}
+    calls = [
+        (na.NoisyGRU(4, 5, **soft), torch.randn(4, 3, 4), "kernel"),
+        (na.NoisyGRU(4, 5, **soft), torch.randn(3, 3, 4), "torch"),
+        (na.NoisyGRU(4, 5, **soft), torch.randn(9, 4), "kernel"),
+        (na.NoisyGRU(4, 5, **soft), pack_sequence([torch.randn(4, 4), torch.randn(1, 4)]), "kernel"),
+        (na.NoisyGRU(4, 5, **soft, batch_first=True), torch.randn(20, 3, 4), "torch"),
+        (na.NoisyGRU(4, 5, **soft).double(), torch.randn(9, 3, 4).double(), "torch"),
+        (na.NoisyGRU(4, 5, **soft).bfloat16(), torch.randn(9, 3, 4).bfloat16(), "torch"),
+        (na.NoisyGRU(4, 5, **soft, backend="reference"), torch.randn(1, 3, 4), "kernel"),
+        (na.NoisyRNN(4, 5, **soft), torch.randn(12, 3, 4), "kernel"),
+        (na.NoisyRNN(4, 5, **soft), torch.randn(11, 3, 4), "torch"),
+        (na.NoisyLSTM(4, 5, **soft), torch.randn(50, 3, 4), "torch"),
+        (na.NoisyLSTM(4, 5, **soft, proj_size=2), torch.randn(5, 3, 4), "torch"),
+        (na.NoisyLSTM(4, 5, noise=None), torch.randn(1, 3, 4), "kernel"),
+    ]
+    if native.library() is None:
+        calls = [(layer, x, path) for layer, x, path in calls if path == "torch"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "LSTM with projections")
+        for layer, x, path in calls:
+            paths.clear()
+            layer(x)
+            assert paths == [path], (layer, path)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+def test_autocast_on_a_cpu_is_torchs(kind, paths):
+    """Whose result is float32 for a GRU and bfloat16 for an LSTM."""
+    theirs = getattr(nn, kind)(4, 5, 2)
+    ours = getattr(na, f"Noisy{kind}")(4, 5, 2, hard=False, noise=None)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(20, 3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = ours(x)[0], theirs(x)[0]
+    assert paths == ["torch"]
+    assert found.dtype is expected.dtype
+    assert torch.equal(found, expected)
+
+
+def test_the_choice_is_explained():
+    soft = {"hard": False, "noise": None}
+    if native.library() is not None:
+        assert "GRU: the C kernel, or torch's own layer for inputs" in na.backend_info(na.NoisyGRU(4, 5, **soft))
+    assert "own layer, which computes the same function: nn.LSTM is as" in na.backend_info(na.NoisyLSTM(4, 5, **soft))
+    assert "proj_size > 0" in na.backend_info(na.NoisyLSTM(4, 5, **soft, proj_size=2))
