@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noisyact.compiling import as_leaf, symbolic
 from noisyact.ops.dispatch import tracing
 from noisyact.ops.recurrent.checks import MisfitError
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
@@ -127,6 +128,8 @@ class NoisyLSTMCell(NoisyCell):
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None, xi: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the new h and c. xi, [batch, 5, H] in the order i, f, g, o and tanh of c, replaces the drawn noise."""
+        if symbolic(input, hx, xi):
+            return as_leaf(self, input, hx, xi)
         h, c = (None, None) if hx is None else hx
         new_h, new_c = self._step(input, h, c, xi)
         return new_h, new_c  # pyright: ignore[reportReturnType]
@@ -151,6 +154,8 @@ class NoisyGRUCell(NoisyCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
         """Return the new h. xi, [batch, 3, H] in the order r, z, n, replaces the drawn noise."""
+        if symbolic(input, hx, xi):
+            return as_leaf(self, input, hx, xi)
         return self._step(input, hx, None, xi)[0]
 
 
@@ -175,4 +180,6 @@ class NoisyRNNCell(NoisyCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
         """Return the new h. xi, [batch, 1, H], replaces the drawn noise."""
+        if symbolic(input, hx, xi):
+            return as_leaf(self, input, hx, xi)
         return self._step(input, hx, None, xi)[0]
