@@ -60,7 +60,8 @@ class NoisyCell(nn.RNNCellBase):
         rows = x if x.dim() == 2 else x.unsqueeze(0)
         if tracing():  # makes the trace raise for another batch size, for which its result would be wrong
             rows = torch.stack(rows.unbind(0))
-        h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), self.hidden_size)
+        batch = rows.shape[0]  # len(rows) would be a constant of an exported graph
+        h = rows.new_zeros(batch, self.hidden_size) if h is None else h.reshape(batch, self.hidden_size)
         if self.kind == "lstm":
             c = rows.new_zeros(h.shape) if c is None else c.reshape(h.shape)
         noise, drawn = noise_in_force(self.noise, self.noise is not None and self.training, self.hard, rows)
@@ -79,7 +80,7 @@ class NoisyCell(nn.RNNCellBase):
             self.kind, a if separate else a + q, q if separate else None, h, c,
             None if self.noise is None else self.noise.all_p(1)[0], noise,
             seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
-            xi=None if xi is None else xi.reshape(len(rows), count, self.hidden_size), backend=self.backend,
+            xi=None if xi is None else xi.reshape(batch, count, self.hidden_size), backend=self.backend,
         )  # fmt: skip
         return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)
 

@@ -113,6 +113,7 @@ def _run_layer(
     """
     if path in ("cpu", "triton"):
         own_x, own_h, own_c, *own = _in_dtype(torch.float32 if path == "cpu" else x.dtype, (x, h, c, *weights[:5]))
+        run: Any  # the eager function takes no symbolic sizes
         if path == "triton":
             run = gpu_registration.layer
         else:

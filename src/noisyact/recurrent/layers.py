@@ -236,7 +236,8 @@ def _leave_out_of_graphs() -> None:
     """
     if not hasattr(NoisyRecurrent._torch_layers, "_torchdynamo_disable"):
         why = "torch.compile does not support torch's recurrent layers; a noisyact layer with hard=True compiles"
-        NoisyRecurrent._torch_layers = torch.compiler.disable(NoisyRecurrent._torch_layers, reason=why)
+        disabled: Any = torch.compiler.disable(NoisyRecurrent._torch_layers, reason=why)
+        NoisyRecurrent._torch_layers = disabled
 
 
 def _of_these_sizes(x: Tensor) -> Tensor:
