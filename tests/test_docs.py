@@ -31,10 +31,19 @@ def test_every_page_of_the_map_names_real_things():
         assert hasattr(importlib.import_module(f"noisyact.{module}"), name)
 
 
+def test_every_row_of_the_compatibility_tables_has_its_test():
+    text = (ROOT / "docs" / "guide.md").read_text()
+    rows = re.findall(r"^\|(?! feature |---).*\|$", text.split("## Compatibility")[1].split("\n## ")[0], re.MULTILINE)
+    assert len(rows) > 30
+    for row in rows:
+        file, test = re.fullmatch(r"\|.*\| `([\w/]+\.py)::(test_\w+)` \|", row).groups()
+        assert re.search(rf"^def {test}\(", (ROOT / "tests" / "noisyact" / file).read_text(), re.MULTILINE), row
+
+
 def test_the_tour_leads_to_files():
     tour = (ROOT / "CONTRIBUTING.md").read_text().split("## A newcomer's tour")[1].split("\n## ")[0]
     library, laboratory = tour.split("In `src/noisyact_lab/`:")
-    for part, folder, count in ((library, "noisyact", 25), (laboratory, "noisyact_lab", 13)):
+    for part, folder, count in ((library, "noisyact", 26), (laboratory, "noisyact_lab", 13)):
         places = re.findall(r"\| `([^`]+)` \|$", part, re.MULTILINE)
         assert len(places) == count
         for place in places:

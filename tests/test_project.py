@@ -14,7 +14,7 @@ SOURCES = sorted(ROOT.glob("src/**/*.py")) + sorted(ROOT.glob("tests/**/*.py")) 
 ROOMS = """
 noisyact: extras text_table compiling schemes pairs equations activation_checkpointing noise
 noisyact.ops: native dispatch triton deferred_leaf activation matmul attention
-noisyact.ops.recurrent: types observer reference checks cpu gpu cell
+noisyact.ops.recurrent: types observer reference scan checks cpu gpu cell
 noisyact: functional activations anneal
 noisyact.recurrent: routing backends noise functional cells layers
 noisyact: attention deferral conversion diagnostics integrations

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from noisyact import functional
+from noisyact.compiling import as_leaf, symbolic
+from noisyact.ops.dispatch import exporting, exporting_to_onnx, traced
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import NAH, Scheme, scheme
 
@@ -66,6 +68,14 @@ class NoisyModule(nn.Module):
         for name in self._set_to:
             self._write_scale(name, value)
 
+    def is_noisy(self, training: bool) -> bool:
+        """Whether a call has noise. Raises an error if it has and an exported program cannot contain the draw."""
+        if training or self.eval_noise == "sample":
+            if traced():
+                _check_export(training)
+            return True
+        return False
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_set_to" not in state:  # pickled by an earlier version
@@ -81,6 +91,20 @@ class NoisyModule(nn.Module):
             elif new.itemsize > old.itemsize and _rounds_to(self._set_to[name], old):
                 self._buffers[name] = torch.full_like(new, self._set_to[name])
         return self
+
+
+def _check_export(training: bool) -> None:
+    if exporting() and not training:
+        raise RuntimeError(
+            "eval_noise='sample' draws noise, and a program exported in evaluation mode draws none: set eval_noise to "
+            "'expectation' or 'hard' (of a recurrent layer or cell: its noise.eval_noise), or export in training mode"
+        )
+    if exporting_to_onnx():
+        raise RuntimeError(
+            "the noise of a noisy module in training mode cannot be exported to ONNX: call model.eval() first"
+            if training
+            else "eval_noise='sample' cannot be exported to ONNX: set eval_noise to 'expectation' or 'hard'"
+        )
 
 
 def _rounds_to(value: float, scale: Tensor) -> bool:
@@ -154,7 +178,9 @@ class NoisyActivation(NoisyModule):
 
     def forward(self, x: Tensor, xi: Tensor | None = None) -> Tensor:
         """Compute phi(x, xi). If xi (same shape as x) is given, it is used instead of drawn noise."""
-        noisy = self.training or self.eval_noise == "sample"
+        if symbolic(x):
+            return as_leaf(self, x, xi)
+        noisy = self.is_noisy(self.training)
         if not noisy and self.eval_noise == "hard":
             return functional.hard(x, self.pair)
         return functional.noisy(

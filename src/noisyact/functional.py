@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noisyact import equations
-from noisyact.compiling import constant
+from noisyact.compiling import as_call, constant, symbolic
 from noisyact.noise import draw_seed, standard_normal
 from noisyact.ops.activation import has_kernel, noisy_activation, reference
 from noisyact.ops.activation.arguments import check, check_dim, check_x
@@ -46,6 +46,8 @@ def hard(x: Tensor, pair: HardPair | Pair) -> Tensor:
     >>> hard(torch.tensor([-1.0, 2.0]), RELU)
     tensor([0., 2.])
     """
+    if symbolic(x):
+        return as_call(hard, x, pair)
     check_x(x)
     return pair.h(x)
 
@@ -149,6 +151,8 @@ def noisy(
     >>> noisy(torch.tensor([1.0, 9.0]), harden(torch.atan), "nan", training=False)
     tensor([1.0000, 0.4564])
     """
+    if symbolic(x):
+        return as_call(noisy, x, pair, noise, p, xi, training=training, generator=generator, seed=seed, scale=scale)
     noise = _scheme(noise)
     training = training and noise.draws  # without a draw, phi is its own expectation
     if dim != -1 and isinstance(p, Tensor) and p.numel() != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.autograd import forward_ad
 
 from noisyact.compiling import constant
 
-__all__ = ["batched", "plain", "traced", "tracing", "transformed"]
+__all__ = ["batched", "exporting", "exporting_to_onnx", "plain", "traced", "tracing", "transformed"]
 
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # the dispatch key of gradients under is_grads_batched
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
@@ -32,6 +33,21 @@ def tracing() -> bool:
 def traced() -> bool:
     """Whether torch.compile, torch.export or torch.jit.trace is tracing. Operations must then use the dispatcher."""
     return torch.compiler.is_compiling() or tracing()
+
+
+@constant
+def exporting() -> bool:
+    """Whether torch.export, or torch.onnx.export by way of it, is tracing.
+
+    Marked as a constant, because some torch releases replace the flag by True in everything that torch.compile traces.
+    """
+    return torch.compiler.is_exporting()
+
+
+@constant
+def exporting_to_onnx() -> bool:
+    """Whether torch.onnx.export is tracing, with either of its exporters."""
+    return "torch.onnx" in sys.modules and torch.onnx.is_in_onnx_export()
 
 
 @constant

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noisyact.compiling import as_leaf, symbolic
 from noisyact.ops.dispatch import tracing
 from noisyact.ops.recurrent.checks import MisfitError
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES
@@ -59,7 +60,8 @@ class NoisyCell(nn.RNNCellBase):
         rows = x if x.dim() == 2 else x.unsqueeze(0)
         if tracing():  # makes the trace raise for another batch size, for which its result would be wrong
             rows = torch.stack(rows.unbind(0))
-        h = rows.new_zeros(len(rows), self.hidden_size) if h is None else h.reshape(len(rows), self.hidden_size)
+        batch = rows.shape[0]  # len(rows) would be a constant of an exported graph
+        h = rows.new_zeros(batch, self.hidden_size) if h is None else h.reshape(batch, self.hidden_size)
         if self.kind == "lstm":
             c = rows.new_zeros(h.shape) if c is None else c.reshape(h.shape)
         noise, drawn = noise_in_force(self.noise, self.noise is not None and self.training, self.hard, rows)
@@ -78,7 +80,7 @@ class NoisyCell(nn.RNNCellBase):
             self.kind, a if separate else a + q, q if separate else None, h, c,
             None if self.noise is None else self.noise.all_p(1)[0], noise,
             seed=None if xi is not None else fresh_seeds(drawn, rows, 1)[0],
-            xi=None if xi is None else xi.reshape(len(rows), count, self.hidden_size), backend=self.backend,
+            xi=None if xi is None else xi.reshape(batch, count, self.hidden_size), backend=self.backend,
         )  # fmt: skip
         return new_h.reshape(shape), None if new_c is None else new_c.reshape(shape)
 
@@ -127,6 +129,8 @@ class NoisyLSTMCell(NoisyCell):
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None, xi: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the new h and c. xi, [batch, 5, H] in the order i, f, g, o and tanh of c, replaces the drawn noise."""
+        if symbolic(input, hx, xi):
+            return as_leaf(self, input, hx, xi)
         h, c = (None, None) if hx is None else hx
         new_h, new_c = self._step(input, h, c, xi)
         return new_h, new_c  # pyright: ignore[reportReturnType]
@@ -151,6 +155,8 @@ class NoisyGRUCell(NoisyCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
         """Return the new h. xi, [batch, 3, H] in the order r, z, n, replaces the drawn noise."""
+        if symbolic(input, hx, xi):
+            return as_leaf(self, input, hx, xi)
         return self._step(input, hx, None, xi)[0]
 
 
@@ -175,4 +181,6 @@ class NoisyRNNCell(NoisyCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None, xi: Tensor | None = None) -> Tensor:
         """Return the new h. xi, [batch, 1, H], replaces the drawn noise."""
+        if symbolic(input, hx, xi):
+            return as_leaf(self, input, hx, xi)
         return self._step(input, hx, None, xi)[0]

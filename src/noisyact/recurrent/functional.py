@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noisyact.compiling import one_node
 from noisyact.noise import draw_seed, recurrent_normal
 from noisyact.ops.activation.reference import working_dtype
-from noisyact.ops.dispatch import plain, traced, transformed
-from noisyact.ops.recurrent import reference
+from noisyact.ops.dispatch import exporting, plain, traced, transformed
+from noisyact.ops.recurrent import reference, scan
 from noisyact.ops.recurrent.cell import cell
 from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
 from noisyact.ops.recurrent.cpu import layer as cpu
@@ -28,14 +29,15 @@ __all__ = ["call_dtype", "noisy_gru", "noisy_lstm", "noisy_rnn", "run_cell", "ru
 
 
 def run_layers(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: Sequence[LayerWeights],
-    noise: CellNoise, *, seeds: Sequence[Tensor | None], reverse: bool, backend: str, xi: Tensor | None = None,
+    kind: str, x: Tensor, sizes: Sequence[int] | None, h: Tensor | None, c: Tensor | None,
+    weights: Sequence[LayerWeights], noise: CellNoise, *, seeds: Sequence[Tensor | None], reverse: bool, backend: str,
+    xi: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Run stacked layers in one direction with the chosen backend: together on a GPU, otherwise one by one.
 
     Args:
         x: [steps, batch, input], or packed [rows, input]; the output has the same leading dimensions.
-        sizes: the number of rows at each step.
+        sizes: the number of rows at each step of packed x; None for x of three dimensions.
         h: the initial h of each layer, [layers, batch, H]; None for zeros. The same holds for c.
         weights: one for each layer; if only one bias is given, the other is zero.
         seeds: one for each layer; None computes the expectation.
@@ -48,22 +50,30 @@ def run_layers(
         dtype = call_dtype(x)
         x, h, c = _in_dtype(dtype, (x, h, c))
         weights = [LayerWeights(*_in_dtype(dtype, own._replace(p=None)))._replace(p=own.p) for own in weights]
+    batch = x.shape[1] if sizes is None else sizes[0]
     for index, own in enumerate(weights):
         own_h, own_c = None if h is None else h[index], None if c is None else c[index]
-        width = check_layer(kind, x, width, sizes[0], own_h, own_c, own, seeds[index], noise)
+        width = check_layer(kind, x, width, batch, own_h, own_c, own, seeds[index], noise)
     if any((own.b_ih is None) != (own.b_hh is None) for own in weights):
         weights = [_with_both_biases(own) for own in weights]
     choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
     path = choose(
         backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None, transformed()
     )  # fmt: skip
-    if path == "triton" and x.numel() > 0 and not traced():
+    if path == "triton" and x.shape[-2] == 0:  # without rows there is nothing to launch
+        path = "reference"
+    compiling = torch.compiler.is_compiling()
+    if compiling and sizes is None and exporting() and _can_scan(backend, seeds, xi):
+        path = "scan"
+    if sizes is None and (path == "reference" or not compiling):
+        sizes = [batch] * x.shape[0]  # in a graph these are constants
+    if path == "triton" and sizes is not None and not traced():
         layers = [
             own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
         ]
         if plain(x, h, c, *itertools.chain.from_iterable(layers)):
             return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
-    form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    form, x = x.shape[:-1], x if sizes is None else x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
     for index, (own, seed) in enumerate(zip(weights, seeds, strict=True)):
         x, *state = _run_layer(
@@ -73,6 +83,12 @@ def run_layers(
         states.append(tuple(state))  # pyright: ignore[reportArgumentType]
     last_h, last_c = zip(*states, strict=True)
     return x.reshape(*form, x.shape[-1]), _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
+
+
+def _can_scan(backend: str, seeds: Sequence[Tensor | None], xi: Tensor | None) -> bool:
+    """Whether an exported graph gets torch's scan operator. A kernel that the caller forces stays an operator."""
+    drawn = xi is not None or any(seed is not None for seed in seeds)
+    return backend in ("auto", "reference") and not drawn and not transformed() and scan.available()
 
 
 def _with_both_biases(weights: LayerWeights) -> LayerWeights:
@@ -87,15 +103,17 @@ def _stacked(states: Sequence[Tensor]) -> Tensor:
 
 
 def _run_layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    kind: str, x: Tensor, sizes: Sequence[int] | None, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     noise: CellNoise, *, seed: Tensor | None, xi: Tensor | None, reverse: bool, path: str,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Run one layer in one direction over packed rows, with the shapes of :func:`reference.layer`.
 
+    If sizes is None, x and the result are [steps, batch, width], and no number of the graph depends on steps or batch.
     If h and c are None, they are zeros. The noise is xi if given, else the seed's, else the expectation.
     """
-    if path == "cpu" or (path == "triton" and x.shape[0] > 0):
+    if path in ("cpu", "triton"):
         own_x, own_h, own_c, *own = _in_dtype(torch.float32 if path == "cpu" else x.dtype, (x, h, c, *weights))
+        run: Any  # the eager function takes no symbolic sizes
         if path == "triton":
             run = gpu_registration.layer
         else:
@@ -106,15 +124,19 @@ def _run_layer(
     output, w_hr = weights.w_hh.shape[1], weights.w_hr
     hidden = output if w_hr is None else w_hr.shape[1]
     if h is None:
-        h = x.new_zeros(sizes[0], output)
-        c = x.new_zeros(sizes[0], hidden) if kind == "lstm" else None
-    if xi is None and seed is not None:
+        batch = x.shape[1] if sizes is None else sizes[0]
+        h = x.new_zeros(batch, output)
+        c = x.new_zeros(batch, hidden) if kind == "lstm" else None
+    if xi is None and seed is not None and sizes is not None:
         steps = torch.cat([torch.full((size,), t, device=x.device) for t, size in enumerate(sizes)])
         rows = torch.cat([torch.arange(size, device=x.device) for size in sizes])
         xi = recurrent_normal(seed, steps, rows, NONLINEARITIES[kind], hidden)
     wide_x, wide_h, wide_c, wide_xi, *wide = _in_dtype(working_dtype(x.dtype), (x, h, c, xi, *weights))
     with torch.autocast(x.device.type, enabled=False) if _autocast(x) else contextlib.nullcontext():
-        results = reference.layer(kind, wide_x, sizes, wide_h, wide_c, LayerWeights(*wide), wide_xi, noise, reverse)
+        if sizes is None:
+            results = scan.layer(kind, wide_x, wide_h, wide_c, LayerWeights(*wide), noise, reverse)
+        else:
+            results = reference.layer(kind, wide_x, sizes, wide_h, wide_c, LayerWeights(*wide), wide_xi, noise, reverse)
     y, h_n, c_n = _in_dtype(x.dtype, results)
     return y, h_n, c_n if kind == "lstm" else None
 
@@ -147,6 +169,8 @@ def run_cell(
     path = choose(
         "auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None, transformed()
     )
+    if backend == "auto" and seed is None and exporting():
+        path = "reference"  # an exported graph without drawn noise consists of torch's operators
     wide_a, wide_h = a.to(dtype), h.to(dtype)
     wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
     if path in ("cpu", "triton") and a.numel() > 0:
@@ -191,7 +215,7 @@ def _one_layer(
     weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p)
     h, c = (None if s is None else s.unsqueeze(0) for s in (h, c))
     y, h_n, c_n = run_layers(
-        kind, x, [batch] * steps, h, c, [weights],
+        kind, x, None, h, c, [weights],
         CellNoise(state, gate, *scales, hard=hard), seeds=[seed if training else None], reverse=reverse,
         backend=backends.check(backend),
         xi=None if xi is None or not training else xi.reshape(steps * batch, count, hidden),
@@ -199,6 +223,7 @@ def _one_layer(
     return y, h_n[0], None if c_n is None else c_n[0]
 
 
+@one_node
 def noisy_lstm(
     x: Tensor, hx: tuple[Tensor, Tensor] | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None,
     b_hh: Tensor | None = None, *, noise: Scheme | str | None = "nah", gate_noise: Scheme | str | None = None,
@@ -241,6 +266,7 @@ def noisy_lstm(
     return y, (h_n, c_n)  # pyright: ignore[reportReturnType]
 
 
+@one_node
 def noisy_gru(
     x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None, *,
     noise: Scheme | str | None = "nah", gate_noise: Scheme | str | None = None, p: Tensor | None = None,
@@ -261,6 +287,7 @@ def noisy_gru(
     return y, h_n
 
 
+@one_node
 def noisy_rnn(
     x: Tensor, hx: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None, *,
     nonlinearity: str = "tanh", noise: Scheme | str | None = "nah", p: Tensor | None = None, xi: Tensor | None = None,

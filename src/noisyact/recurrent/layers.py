@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import has_torch_function
 
-from noisyact.ops.dispatch import tracing, transformed
+from noisyact.compiling import as_leaf, constant, symbolic
+from noisyact.ops.dispatch import exporting, tracing, transformed
 from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.recurrent import backends
@@ -67,6 +68,8 @@ class NoisyRecurrent(nn.RNNBase):
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the output and the final state. The input may be batched, unbatched or packed, as in nn.LSTM."""
+        if symbolic(input, hx):
+            return as_leaf(self, input, hx)
         packed = input if isinstance(input, PackedSequence) else None
         x, sizes, unbatched, hx = self._rows(input, hx)
         dtype = current(self, "weight_ih_l0").dtype
@@ -75,9 +78,11 @@ class NoisyRecurrent(nn.RNNBase):
                 f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype ({dtype}). Convert "
                 f"input: input.to({dtype}), or convert model: model.to({x.dtype})"
             )
-        h, c = self._first_state(x, sizes, hx, packed)
+        h, c = self._first_state(x.shape[1] if sizes is None else sizes[0], hx, packed)
         noise = self.noise
         if self._uses_torch(x, sizes):
+            if torch.compiler.is_compiling():
+                _leave_out_of_graphs()
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
             x = _of_these_sizes(x) if tracing() else x
@@ -85,21 +90,28 @@ class NoisyRecurrent(nn.RNNBase):
             y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x))
         return self._finish(y, h_n, c_n, packed, unbatched)
 
-    def _uses_torch(self, x: Tensor, sizes: list[int]) -> bool:
+    def _uses_torch(self, x: Tensor, sizes: list[int] | None) -> bool:
         """Whether torch's own layer computes a call: it can, and noisyact's kernels are not faster."""
-        if self.backend != "auto" or self.hard or self.noise is not None or transformed():
+        if self.backend != "auto" or self.hard or self.noise is not None or transformed() or exporting():
             return False
-        if tracing() or torch.compiler.is_exporting():
+        if tracing():
             return True  # one operator of torch, for any sizes and without noisyact
         why_torch = backends.why_torch_uncached if torch.compiler.is_compiling() else backends.why_torch
+        steps, batch = (x.shape[0], x.shape[1]) if sizes is None else (len(sizes), sizes[0])
         layer = self.hidden_size, self.proj_size > 0, backends.tf32()
-        return why_torch(self.kind, x.device, call_dtype(x), len(sizes), sizes[0], *layer) is not None
+        return why_torch(self.kind, x.device, call_dtype(x), steps, batch, *layer) is not None
 
-    def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int], bool, Any]:
-        """The input, [steps, batch, input] or packed [rows, input], and the number of rows at each step."""
+    def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int] | None, bool, Any]:
+        """The input, [steps, batch, input] or packed [rows, input], and if packed the number of rows at each step."""
         if isinstance(input, PackedSequence):
             if tracing():
                 raise RuntimeError("torch.jit.trace cannot follow a PackedSequence: trace the layer with padded input")
+            if exporting():
+                raise RuntimeError(
+                    f"{type(self).__name__}: a PackedSequence cannot be exported, because the number of rows at each "
+                    "step would be a constant of the graph: export the layer with padded input, and take each "
+                    "sequence's last output at its length"
+                )
             self.check_input(input.data, input.batch_sizes)
             sizes = input.batch_sizes.tolist()
             check_sizes(sizes)
@@ -130,15 +142,13 @@ class NoisyRecurrent(nn.RNNBase):
                 raise RuntimeError(f"For unbatched 2-D input, hx should be 2-D but got {wrong[0]}-D")
             states = tuple(s.unsqueeze(1) if isinstance(s, Tensor) else s for s in states)
             hx = states if isinstance(hx, (tuple, list)) else states[0]
-        return x, [x.shape[1]] * x.shape[0], unbatched, hx
+        return x, None, unbatched, hx
 
-    def _first_state(
-        self, x: Tensor, sizes: list[int], hx: Any, packed: PackedSequence | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _first_state(self, batch: int, hx: Any, packed: PackedSequence | None) -> tuple[Tensor | None, Tensor | None]:
         """The first state, each [layers and directions, batch, units]; None for zeros."""
         if hx is None:
             return None, None
-        count, batch = len(self._all_weights), sizes[0]
+        count = len(self._all_weights)
         shapes = [(count, batch, self.proj_size or self.hidden_size)]
         if self.kind == "lstm":
             shapes.append((count, batch, self.hidden_size))
@@ -162,8 +172,8 @@ class NoisyRecurrent(nn.RNNBase):
         return LayerWeights(*tensors, p=p, w_hr=w_hr)
 
     def _layers(
-        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None, p: list[Any], noise: CellNoise,
-        drawn: bool,
+        self, x: Tensor, sizes: list[int] | None, h: Tensor | None, c: Tensor | None, p: list[Any],
+        noise: CellNoise, drawn: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         last_h, last_c = [], []
         weights = list(map(self._weights, self._all_weights, p))
@@ -189,19 +199,19 @@ class NoisyRecurrent(nn.RNNBase):
         return x, _together(last_h), _together(last_c) if self.kind == "lstm" else None
 
     def _torch_layers(
-        self, x: Tensor, sizes: list[int], h: Tensor | None, c: Tensor | None
+        self, x: Tensor, sizes: list[int] | None, h: Tensor | None, c: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Run torch's own layer, for soft nonlinearities without noise."""
         if h is None:
-            count, batch = len(self._all_weights), x.shape[1] if x.dim() == 3 else sizes[0]
+            count, batch = len(self._all_weights), x.shape[1] if sizes is None else sizes[0]
             h = x.new_zeros(count, batch, self.proj_size or self.hidden_size)
             c = x.new_zeros(count, batch, self.hidden_size) if self.kind == "lstm" else None
         function = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
         state = h if c is None else (h, c)
         weights = [current(self, name) for name in self._flat_weights_names]
         shared = (weights, self.bias, self.num_layers, self.dropout, self.training, self.bidirectional)
-        if sizes[-1] == sizes[0]:
-            batched = x if x.dim() == 3 else x.reshape(len(sizes), sizes[0], x.shape[-1])
+        if sizes is None or sizes[-1] == sizes[0]:
+            batched = x if sizes is None else x.reshape(len(sizes), sizes[0], x.shape[-1])
             y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]
         else:
             y, *states = function[self.kind](x, torch.tensor(sizes), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -227,6 +237,18 @@ class NoisyRecurrent(nn.RNNBase):
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
         return ", ".join(parts)
+
+
+@constant
+def _leave_out_of_graphs() -> None:
+    """Tell torch.compile to leave torch's own layers out of its graphs, as it does with nn.LSTM: it cannot train them.
+
+    Called when a graph is compiled, because torch.compiler.disable imports the whole compiler.
+    """
+    if not hasattr(NoisyRecurrent._torch_layers, "_torchdynamo_disable"):
+        why = "torch.compile does not support torch's recurrent layers; a noisyact layer with hard=True compiles"
+        disabled: Any = torch.compiler.disable(NoisyRecurrent._torch_layers, reason=why)
+        NoisyRecurrent._torch_layers = disabled
 
 
 def _of_these_sizes(x: Tensor) -> Tensor:

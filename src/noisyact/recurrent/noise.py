@@ -103,7 +103,7 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
     if noise is None:
         none = torch.zeros((), device=like.device)
         return CellNoise(None, None, none, none, hard), False
-    noisy = training or noise.eval_noise == "sample"
+    noisy = noise.is_noisy(training)
     off = not noisy and noise.eval_noise == "hard"
     state, gate = (None, None) if off else (noise.state, noise.gate)
     scale = noise.scale

@@ -19,7 +19,7 @@ from noisyact.ops.recurrent.types import NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.pairs import HardPair, Pair
 from noisyact.schemes import Scheme
 
-__all__ = ["cell", "layer"]
+__all__ = ["cell", "layer", "step"]
 
 
 def cell(
@@ -97,27 +97,39 @@ def layer(
 
     Returns: h at every step, [rows, H or projection]; the final h; the final c.
     """
-    w_ih, w_hh, b_ih, b_hh, p, w_hr = weights
-    if p is not None:
-        p = p.reshape(NONLINEARITIES[kind], -1)
+    p = None if weights.p is None else weights.p.reshape(NONLINEARITIES[kind], -1)
     for observer in observers:
         observer.begins()
-    from_input = F.linear(x, w_ih, b_ih)
+    from_input = F.linear(x, weights.w_ih, weights.b_ih)
     ends = list(itertools.accumulate(sizes, initial=0))
     outputs: list[Tensor] = [x] * len(sizes)
     for t in reversed(range(len(sizes))) if reverse else range(len(sizes)):
         now, size = slice(ends[t], ends[t + 1]), sizes[t]
         # Rows beyond `size` are sequences that have ended or, in reverse, have not begun. Their state does not change.
-        q = F.linear(h[:size], w_hh, b_hh)
-        a = from_input[now] if kind == "gru" else from_input[now] + q
-        new_h, new_c = cell(
-            kind, a, q if kind == "gru" else None, h[:size], None if c is None else c[:size], p,
+        new_h, new_c = step(
+            kind, from_input[now], h[:size], None if c is None else c[:size], weights, p,
             None if xi is None else xi[now], noise,
         )  # fmt: skip
-        if w_hr is not None:
-            new_h = F.linear(new_h, w_hr)
         outputs[t] = new_h
         h = torch.cat([new_h, h[size:]]) if size < len(h) else new_h
         if c is not None and new_c is not None:
             c = torch.cat([new_c, c[size:]]) if size < len(c) else new_c
     return torch.cat(outputs), h, c
+
+
+def step(
+    kind: str, from_input: Tensor, h: Tensor, c: Tensor | None, weights: LayerWeights, p: Tensor | None,
+    xi: Tensor | None, noise: CellNoise,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """One step of a layer: the recurrent product, the :func:`cell`, and the projection.
+
+    Args:
+        from_input: [B, gates * H], the input's part of the pre-activations: ``W_ih x + b_ih``.
+        p: [nonlinearities, H], or None for p = 1.
+
+    Returns: the new h, [B, H or projection], and the LSTM's new c.
+    """
+    q = F.linear(h, weights.w_hh, weights.b_hh)
+    a, recurrent = (from_input, q) if kind == "gru" else (from_input + q, None)
+    new_h, new_c = cell(kind, a, recurrent, h, c, p, xi, noise)
+    return new_h if weights.w_hr is None else F.linear(new_h, weights.w_hr), new_c

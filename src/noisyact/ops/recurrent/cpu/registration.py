@@ -16,24 +16,30 @@ __all__ = ["layer"]
 
 
 def layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    kind: str, x: Tensor, sizes: Sequence[int] | None, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Run :func:`noisyact.ops.recurrent.cpu.layer.layer` through torch's dispatcher."""
+    """Run :func:`noisyact.ops.recurrent.cpu.layer.layer` through torch's dispatcher.
+
+    Args:
+        x: [rows, input], or [steps, batch, input] if sizes is None.
+    """
     if h is None:
-        h = x.new_zeros(sizes[0], weights.w_hh.shape[1])
-        c = (h if weights.w_hr is None else x.new_zeros(sizes[0], weights.w_hr.shape[1])) if kind == "lstm" else None
-    noise, rows = noise.kept(), torch.tensor(sizes, dtype=torch.int64)
+        batch = x.shape[1] if sizes is None else sizes[0]
+        h = x.new_zeros(batch, weights.w_hh.shape[1])
+        c = (h if weights.w_hr is None else x.new_zeros(batch, weights.w_hr.shape[1])) if kind == "lstm" else None
+    noise, rows = noise.kept(), None if sizes is None else torch.tensor(sizes, dtype=torch.int64)
     settings = (kind, *noise.as_text(), noise.state_scale, noise.gate_scale, reverse)
-    return _layer(x, rows, h, c, *weights, seed, *settings)[:3]
+    y, h_n, c_n, *_ = _layer(x.flatten(0, -2), rows, h, c, *weights, seed, *settings)
+    return y.reshape(*x.shape[:-1], y.shape[-1]), h_n, c_n
 
 
 def _checked_call(
-    kind: str, x: Tensor, sizes: Tensor, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    kind: str, x: Tensor, sizes: Tensor | None, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> LayerCall:  # fmt: skip
     """The call of an operator. The tensors are checked, because torch.ops lets any code call the operator."""
-    steps = sizes.tolist()
+    steps = _equal_sizes(x, h) if sizes is None else sizes.tolist()
     check_sizes(steps)
     check_rows(x, sum(steps))
     output = check_layer(kind, x, x.shape[1], steps[0], h, c, weights, seed, noise)
@@ -41,9 +47,16 @@ def _checked_call(
     return LayerCall(kind, noise, seed, hidden, steps, reverse, output=output)
 
 
+def _equal_sizes(x: Tensor, h: Tensor | None) -> list[int]:
+    """The number of rows at each step of a rectangular batch. A graph for any number of steps contains no such list."""
+    if h is None or h.dim() != 2:
+        raise MisfitError(f"the initial h must be [batch, H], not {None if h is None else tuple(h.shape)}")
+    return [h.shape[0]] * (x.shape[0] // h.shape[0]) if len(h) else [0]
+
+
 @torch.library.custom_op("noisyact::recurrent_layer", mutates_args=())
 def _layer(
-    x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
+    x: Tensor, sizes: Tensor | None, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
     b_hh: Tensor | None, p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str,
     hard: bool, state_scale: Tensor, gate_scale: Tensor, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -69,7 +82,7 @@ def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, w_hr, seed, kind, *settings):
 @torch.library.custom_op("noisyact::recurrent_layer_backward", mutates_args=())
 def _layer_backward(
     dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, m: Tensor,
-    x: Tensor, sizes: Tensor, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
+    x: Tensor, sizes: Tensor | None, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
     p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool,
     state_scale: Tensor, gate_scale: Tensor, reverse: bool, wants_x: bool, wants_h0: bool,
 ) -> list[Tensor]:  # fmt: skip

@@ -17,18 +17,26 @@ __all__ = ["layer"]
 
 
 def layer(
-    kind: str, x: Tensor, sizes: Sequence[int], h: Tensor | None, c: Tensor | None, weights: LayerWeights,
+    kind: str, x: Tensor, sizes: Sequence[int] | None, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
     seed: Tensor | None, noise: CellNoise, reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute :func:`reference.layer` with xi from the seed. If h and c are None, they are zeros.
 
+    Args:
+        x: [rows, input], or [steps, batch, input] if sizes is None.
+
     Returns: h at every step, the final h, and the final c (without rows except for the LSTM).
     """
-    call, noise = stack_call(kind, sizes, [seed], noise, reverse, x.device), noise.kept()
+    noise = noise.kept()
+    if sizes is None:
+        steps, batch, offsets, before = x.shape[0], x.shape[1], None, None
+    else:
+        _, _, _, steps, batch, offsets, before, _ = stack_call(kind, sizes, [seed], noise, reverse, x.device)
     scales = (noise.state_scale, noise.gate_scale)
-    tensors = (x, call.offsets, call.before, h, c, *weights[:5], seed, *scales)
-    settings = (kind, *noise.as_text(), call.steps, call.batch, reverse)
-    return _layer(*tensors, *settings, torch.is_grad_enabled())[:3]
+    tensors = (x.flatten(0, -2), offsets, before, h, c, *weights[:5], seed, *scales)
+    settings = (kind, *noise.as_text(), steps, batch, reverse)
+    y, h_n, c_n, *_ = _layer(*tensors, *settings, torch.is_grad_enabled())
+    return y.reshape(*x.shape[:-1], y.shape[-1]), h_n, c_n
 
 
 @torch.library.custom_op("noisyact::gpu_recurrent_layer", mutates_args=())
