@@ -143,7 +143,7 @@ def test_arms_are_shown_and_hidden(opened):
 def test_the_noise_of_every_gate_is_shown(opened, runs):
     page = opened()
     noise = page.locator("#unique-smoke .curves .multiples").nth(1)
-    titles = ["share saturated", "mean sigma", "mean |p|"]
+    titles = [f"lstm.l0.i: {name}" for name in ("share saturated", "mean sigma", "mean |p|")]
     assert [chart.locator("h4").inner_text() for chart in noise.locator(".chart").all()] == titles
     select = page.get_by_label("Saturation and noise of")
     assert select.locator("option").all_text_contents() == [f"lstm.l0.{gate}" for gate in "ifgoc"]

@@ -80,8 +80,9 @@ function curves(parent, section) {
       charts.length = before;
       for (const metric of section.noise[shownModule]) {
         const series = section.arms.flatMap((arm) => seriesOf(arm, metric));
-        const title = metric.split(": ").at(-1);
-        charts.push(chart(grid, { xLabel: "update", view, yLabel: title, title, height: 200, series }));
+        const yLabel = metric.split(": ").at(-1);
+        const title = `${shownModule}: ${yLabel}`; // on paper there is no selection to read it from
+        charts.push(chart(grid, { xLabel: "update", view, yLabel, title, height: 200, series }));
       }
     };
     select.addEventListener("change", draw);
