@@ -127,6 +127,7 @@ def _setting(options: argparse.Namespace) -> dict[str, Any]:
         "device": f"{platform.machine()} CPU, {options.threads} threads" if on_cpu else torch.cuda.get_device_name(),
         "kernels": native.status() if on_cpu else _gpu_kernels(options.device),
         **allocator,
+        **({"times": "CPU time of the thread"} if on_cpu and options.threads == 1 else {}),
         "date": datetime.date.today().isoformat(),
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-__all__ = ["keep_freed_memory", "least_times", "median_times"]
+__all__ = ["cpu_clock", "keep_freed_memory", "least_times", "median_times"]
 
 
 def median_times(
@@ -21,21 +21,10 @@ def median_times(
 
     The functions alternate in turns of ``block`` calls. If ``block`` > 1, one call before each turn is not counted, to
     refill the caches. On a CUDA device, CUDA events measure the time on the device. Host overhead counts only while the
-    device waits for the host.
+    device waits for the host. On a CPU with one thread it is CPU time, see :func:`cpu_clock`.
     """
-    return [statistics.median(spent) for spent in _times(functions, repeats, block, device)]
-
-
-def least_times(functions: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Return the least seconds of each function over ``repeats`` calls in turns, after a warm-up.
-
-    The minimum is the time without disturbances, for machines that other processes use too.
-    """
-    return [min(spent) for spent in _times(functions, repeats, 1, "cpu")]
-
-
-def _times(functions: Sequence[Callable[[], object]], repeats: int, block: int, device: str) -> list[list[float]]:
-    run = _run_on_gpu if torch.device(device).type == "cuda" else _run
+    clock = cpu_clock(torch.get_num_threads())
+    run = _run_on_gpu if torch.device(device).type == "cuda" else lambda function: _run(function, clock)
     for function in functions:
         function()
     times: list[list[Callable[[], float]]] = [[] for _ in functions]
@@ -44,12 +33,19 @@ def _times(functions: Sequence[Callable[[], object]], repeats: int, block: int, 
             if block > 1:
                 function()
             spent += [run(function) for _ in range(block)]
-    return [[seconds() for seconds in spent] for spent in times]
+    return [statistics.median(seconds() for seconds in spent) for spent in times]
 
 
-def least_times(
-    functions: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
-) -> list[float]:
+def cpu_clock(threads: int) -> Callable[[], float]:
+    """Return the clock for functions on a CPU: the thread's CPU time if there is one thread, else the wall clock.
+
+    CPU time does not count the time that other programs take. Of several threads it would count the time that they wait
+    for each other.
+    """
+    return time.thread_time if threads == 1 else time.perf_counter
+
+
+def least_times(functions: Sequence[Callable[[], object]], seconds: float, threads: int) -> list[float]:
     """Return the least seconds of each function on a CPU, over 3 to 200 alternating calls after a warm-up.
 
     Other work on the machine only ever adds time, so the least time of several calls is close to the time without it.
@@ -57,9 +53,9 @@ def least_times(
     Args:
         functions: what is measured.
         seconds: about how long to measure. It decides the number of calls of each function.
-        clock: the clock. `time.thread_time`, for functions that use one thread, does not count the time that other
-            programs take.
+        threads: the number of threads that the functions use; see :func:`cpu_clock`.
     """
+    clock = cpu_clock(threads)
     for function in functions:
         function()
     found, spent = [math.inf] * len(functions), 0.0
@@ -67,17 +63,15 @@ def least_times(
         if turn >= 3 and spent >= seconds:
             break
         for index, function in enumerate(functions):
-            start = clock()
-            function()
-            one = clock() - start
+            one = _run(function, clock)()
             found[index], spent = min(found[index], one), spent + one
     return found
 
 
-def _run(function: Callable[[], object]) -> Callable[[], float]:
-    start = time.perf_counter()
+def _run(function: Callable[[], object], clock: Callable[[], float]) -> Callable[[], float]:
+    start = clock()
     function()
-    spent = time.perf_counter() - start
+    spent = clock() - start
     return lambda: spent
 
 

@@ -1,12 +1,13 @@
 """The benchmarks refuse wrong results, and print what they measured."""
 
 import json
+import time
 
 import pytest
 import torch
 
 from noisyact.ops.deferred_leaf import Contributions
-from noisyact_lab.bench import activations, attention, search, updates
+from noisyact_lab.bench import activations, attention, search, timing, updates
 from noisyact_lab.bench.__main__ import main
 from noisyact_lab.engine.folder.records import commit
 
@@ -33,6 +34,20 @@ def test_table_and_record(capsys, tmp_path):
     assert written["setting"]["commit"] == commit()
     for row in written["rows"]:
         assert row["both_ratio"] == pytest.approx(row["both_ms"] / row["hardtanh_both_ms"])
+
+
+def test_least_times_of_alternating_calls(monkeypatch):
+    calls, now = [], iter([0, 5, 10, 13, 20, 24, 30, 37, 40, 46, 50, 59])  # 5, 4 and 6 seconds; 3, 7 and 9 seconds
+    monkeypatch.setattr(timing, "cpu_clock", lambda threads: {3: lambda: next(now)}[threads])
+    assert timing.least_times([lambda: calls.append("a"), lambda: calls.append("b")], 0.1, 3) == [4, 3]
+    assert "".join(calls) == "ab" + 3 * "ab"  # a warm-up, then three turns
+
+
+def test_one_thread_is_measured_by_its_cpu_time(capsys):
+    assert timing.cpu_clock(1) is time.thread_time
+    assert timing.cpu_clock(2) is time.perf_counter
+    assert main(["activations", "--device", "cpu", "--threads", "1", "--elements", "2048", "--repeats", "1"]) == 0
+    assert "times: CPU time of the thread" in capsys.readouterr().out
 
 
 def test_wrong_results_have_no_speed(monkeypatch, capsys):

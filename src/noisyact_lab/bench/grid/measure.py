@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import time
 from collections.abc import Callable
 
 import torch
@@ -97,8 +96,7 @@ def _times(runs: dict[str, Call], on_gpu: bool, effort: Effort) -> dict[str, flo
     if on_gpu:
         found = median_ms(functions, effort.repeats)
     else:
-        clock = time.thread_time if effort.threads == 1 else time.perf_counter
-        found = [1e3 * seconds for seconds in least_times(functions, effort.seconds, clock)]
+        found = [1e3 * seconds for seconds in least_times(functions, effort.seconds, effort.threads)]
     return dict(zip(runs, found, strict=True))
 
 
