@@ -195,6 +195,18 @@ def test_onnx_in_training_mode_says_what_to_do():
             torch.onnx.export(module, (torch.randn(4, 3, 3),), dynamo=True, verbose=False)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_the_old_exporter_traces_the_reference():
+    runtime = pytest.importorskip("onnxruntime")
+    model, x = nn.Sequential(na.NoisyGRU(3, 4, noise="nah:c=2")).eval(), 3 * torch.randn(3, 2, 3)
+    file = io.BytesIO()
+    torch.onnx.export(model, (x,), file, dynamo=False, input_names=["x"])
+    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {"x": x.numpy()})
+    for mine, right in zip(found, model(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(mine), right, rtol=1e-4, atol=1e-5)
+
+
 def loop(step, first, xs, *, reverse=False):
     """What torch's scan computes, in Python."""
     ys, state = [], first
