@@ -50,12 +50,13 @@ def exported(layer: nn.Module, x: Tensor, *states: Tensor, **options) -> torch.e
 
 
 @needs_scan
-def test_strict_mode_and_a_given_state():
-    layer = na.NoisyGRU(3, 4, noise="nan", backend="reference").eval()
-    program = exported(layer, torch.randn(4, 3, 3), torch.randn(1, 3, 4), strict=True)
-    assert operators(program).count("scan") == 1
+@pytest.mark.parametrize("strict", [False, True])
+def test_several_layers_with_a_given_state(strict):
+    layer = na.NoisyGRU(3, 4, 2, noise=None, backend="reference").eval()
+    program = exported(layer, torch.randn(4, 3, 3), torch.randn(2, 3, 4), strict=strict)
+    assert operators(program).count("scan") == 2
     for steps, batch in SIZES:
-        x, h = 3 * torch.randn(steps, batch, 3), torch.randn(1, batch, 4)
+        x, h = 3 * torch.randn(steps, batch, 3), torch.randn(2, batch, 4)
         torch.testing.assert_close(program.module()(x, h), layer(x, h))
 
 
