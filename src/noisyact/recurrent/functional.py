@@ -13,7 +13,7 @@ from torch import Tensor
 from noisyact.compiling import one_node
 from noisyact.noise import draw_seed, recurrent_normal
 from noisyact.ops.activation.reference import working_dtype
-from noisyact.ops.dispatch import exporting, plain, traced, transformed
+from noisyact.ops.dispatch import exporting, exporting_to_onnx, plain, traced, transformed
 from noisyact.ops.recurrent import reference, scan
 from noisyact.ops.recurrent.cell import cell
 from noisyact.ops.recurrent.checks import MisfitError, check_cell, check_layer
@@ -62,10 +62,9 @@ def run_layers(
     )  # fmt: skip
     if path == "triton" and x.shape[-2] == 0:  # without rows there is nothing to launch
         path = "reference"
-    compiling = torch.compiler.is_compiling()
-    if compiling and sizes is None and exporting() and _can_scan(backend, seeds, xi):
-        path = "scan"
-    if sizes is None and (path == "reference" or not compiling):
+    if traced() and xi is None and seeds[0] is None:
+        path = _exported(path, backend, sizes is None)
+    if sizes is None and (path == "reference" or not torch.compiler.is_compiling()):
         sizes = [batch] * x.shape[0]  # in a graph these are constants
     if path == "triton" and sizes is not None and not traced():
         layers = [
@@ -85,10 +84,14 @@ def run_layers(
     return x.reshape(*form, x.shape[-1]), _stacked(last_h), _stacked(last_c) if kind == "lstm" else None
 
 
-def _can_scan(backend: str, seeds: Sequence[Tensor | None], xi: Tensor | None) -> bool:
-    """Whether an exported graph gets torch's scan operator. A kernel that the caller forces stays an operator."""
-    drawn = xi is not None or any(seed is not None for seed in seeds)
-    return backend in ("auto", "reference") and not drawn and not transformed() and scan.available()
+def _exported(path: str, backend: str, rectangular: bool = False) -> str:
+    """The path in a traced graph without drawn noise: torch's operators if the graph is exported.
+
+    A kernel that the caller forces stays an operator of noisyact.
+    """
+    if backend not in ("auto", "reference") or not (exporting() or exporting_to_onnx()):
+        return path
+    return "scan" if rectangular and exporting() and scan.available() and not transformed() else "reference"
 
 
 def _with_both_biases(weights: LayerWeights) -> LayerWeights:
@@ -169,8 +172,8 @@ def run_cell(
     path = choose(
         "auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None, transformed()
     )
-    if backend == "auto" and seed is None and exporting():
-        path = "reference"  # an exported graph without drawn noise consists of torch's operators
+    if traced() and xi is None and seed is None:
+        path = _exported(path, backend)
     wide_a, wide_h = a.to(dtype), h.to(dtype)
     wide_q, wide_c, wide_p = (None if t is None else t.to(dtype) for t in (recurrent, c, p))
     if path in ("cpu", "triton") and a.numel() > 0:

@@ -50,12 +50,13 @@ def exported(layer: nn.Module, x: Tensor, *states: Tensor, **options) -> torch.e
 
 
 @needs_scan
-def test_strict_mode_and_a_given_state():
-    layer = na.NoisyGRU(3, 4, noise="nan", backend="reference").eval()
-    program = exported(layer, torch.randn(4, 3, 3), torch.randn(1, 3, 4), strict=True)
-    assert operators(program).count("scan") == 1
+@pytest.mark.parametrize("strict", [False, True])
+def test_several_layers_with_a_given_state(strict):
+    layer = na.NoisyGRU(3, 4, 2, noise=None, backend="reference").eval()
+    program = exported(layer, torch.randn(4, 3, 3), torch.randn(2, 3, 4), strict=strict)
+    assert operators(program).count("scan") == 2
     for steps, batch in SIZES:
-        x, h = 3 * torch.randn(steps, batch, 3), torch.randn(1, batch, 4)
+        x, h = 3 * torch.randn(steps, batch, 3), torch.randn(2, batch, 4)
         torch.testing.assert_close(program.module()(x, h), layer(x, h))
 
 
@@ -193,6 +194,18 @@ def test_onnx_in_training_mode_says_what_to_do():
     for module in (na.NoisyRNN(3, 4), na.NoisyHardTanh()):
         with pytest.raises(Exception, match=r"call model\.eval\(\) first"):
             torch.onnx.export(module, (torch.randn(4, 3, 3),), dynamo=True, verbose=False)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_the_old_exporter_traces_the_reference():
+    runtime = pytest.importorskip("onnxruntime")
+    model, x = nn.Sequential(na.NoisyGRU(3, 4, noise="nah:c=2")).eval(), 3 * torch.randn(3, 2, 3)
+    file = io.BytesIO()
+    torch.onnx.export(model, (x,), file, dynamo=False, input_names=["x"])
+    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {"x": x.numpy()})
+    for mine, right in zip(found, model(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(mine), right, rtol=1e-4, atol=1e-5)
 
 
 def loop(step, first, xs, *, reverse=False):

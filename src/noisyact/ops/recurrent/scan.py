@@ -45,6 +45,7 @@ def layer(
         # torch does not allow two results of a step to share memory.
         return (new_h,) if new_c is None else (new_h, new_c), new_h.clone()
 
-    first = (h,) if c is None else (h, c)
+    # A slice of a state of several layers would make the batch size a constant of the graph.
+    first = (h.clone(),) if c is None else (h.clone(), c.clone())
     last, y = scan(advance, first, F.linear(x, weights.w_ih, weights.b_ih), reverse=reverse)
     return y, last[0], last[1] if kind == "lstm" else None
