@@ -255,7 +255,7 @@ def test_compiled_with_gradients():
         torch.testing.assert_close(gradients[1][name], gradients[0][name])
 
 
-def test_one_graph_for_all_sizes():
+def test_compiled_for_all_sizes():
     """Without a list of sizes the graph is for any number of steps and any batch size."""
     counter = CompileCounterWithBackend("aot_eager")
     for steps, batch in ((3, 2), (2, 4), (5, 3)):
