@@ -226,6 +226,11 @@ class NoisyHardTanh(NoisyActivation):
         pair = HARD_TANH if (min_val, max_val) == (-1.0, 1.0) else HardPair(1.0, 0.0, min_val, max_val)
         super().__init__(pair, noise, num_parameters, device, dtype, dim=dim, eval_noise=eval_noise)
 
+    def extra_repr(self) -> str:
+        """That of :class:`NoisyActivation`, and the range if it is not that of tanh."""
+        limits = f", min_val={self.pair.low:g}, max_val={self.pair.high:g}" if isinstance(self.pair, HardPair) else ""
+        return super().extra_repr() + ("" if self.pair == HARD_TANH else limits)
+
 
 class NoisyHardSigmoid(NoisyActivation):
     """The noisy hard sigmoid: ``h(x) = max(min(u(x), 1), 0)``, ``u(x) = 0.25 x + 0.5``.

@@ -45,6 +45,13 @@ def test_gates_have_their_own_scale():
     assert "None, gate=NAN(c=0.25, " in repr(gates)
 
 
+def test_the_repr_has_the_range():
+    assert repr(na.NoisyHardTanh("nani")) == "NoisyHardTanh(NANI(sigma=0.05), num_parameters=1)"
+    assert repr(na.noisify(nn.ReLU6(), "nani")) == (
+        "NoisyHardTanh(NANI(sigma=0.05), num_parameters=1, min_val=0, max_val=6)"
+    )
+
+
 def test_backend_info_of_activations():
     for layer in (na.NoisyHardTanh(), na.NoisyHardSigmoid("nani"), na.NoisyReLU()):
         last = na.backend_info(layer).splitlines()[-1]

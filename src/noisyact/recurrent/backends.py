@@ -80,7 +80,7 @@ def why_torch_uncached(
     if why is not None:
         return why
     if name == "cpu":
-        return routing.why_torch_on_cpu(kind, dtype, steps)
+        return routing.why_torch_on_cpu(kind, dtype, steps, projection)
     return routing.why_torch_on_gpu(kind, dtype, batch, hidden, tf32, _processors(device))
 
 

@@ -1,21 +1,26 @@
 """The rule by which a soft layer without noise uses noisyact's kernels or torch's own layer. Both compute the same.
 
-A ratio is the time of the kernels over that of torch's layer. On a CPU `python -m noisyact_lab.bench soft` measures it.
+A ratio is the time of the kernels over that of torch's layer, forward + backward unless inference is named.
 
-On a CPU (x86-64 with AVX-512, torch 2.13, float32, one thread, least CPU time of 7 calls), over 30 drawn shapes with 1
-to 132 steps, 1 to 354 rows, 8 to 545 units and 1 to 3 layers:
+`noisyact bench recurrent --grid` measures it, in the column of soft layers.
 
-- GRU of at least 4 steps: 0.05 to 0.99 forward + backward, median 0.51; in inference 0.12 to 0.93, median 0.65.
-- RNN of at least 12 steps: 0.09 to 0.82, median 0.50; in inference 0.26 to 0.84, median 0.57.
-- LSTM: 0.58 to 1.59, median 0.97; in inference 0.69 to 1.90, median 1.04. torch's layer calls oneDNN.
+On a CPU (x86-64 with AVX-512, torch 2.13, float32, one thread, the least CPU time of 7 calls), over 30 drawn shapes with
+1 to 132 steps, 1 to 354 rows, 8 to 545 units and 1 to 3 layers:
+
+- GRU of at least 4 steps (24 shapes): 0.05 to 0.99, median 0.51; in inference 0.12 to 0.93, median 0.65.
+- RNN of at least 12 steps (13 shapes): 0.09 to 0.82, median 0.50; in inference 0.26 to 0.84, median 0.57.
+- LSTM: 0.58 to 1.59, median 0.97; in inference 0.69 to 1.90, median 1.04. torch's layer calls oneDNN. Five LSTMs of 793
+  to 1,020 units and at most 6 rows have 0.34 to 0.80, too few cases for a rule.
+- LSTM with a projection, which oneDNN does not have, of at least 4 steps, in 10 other shapes: 0.13 to 0.90, median
+  0.71; in inference 0.26 to 0.93, median 0.78.
 
 A call has a larger fixed cost than torch's. For one or two steps of up to 72 units it decides: GRU 1.07 to 1.35, RNN
 1.40 to 1.90. At 8 steps the RNN's inference has 0.93 to 1.11.
 
 On a GPU (H200, torch 2.11, cuDNN 9.19), for layers of 200 to 1,500 units whose steps are all in one launch, the ratio
-is 0.15 to 0.47 called from Python and 0.33 to 0.77 as CUDA graphs, forward + backward, over 36 cases in float32 with
-TF32, bfloat16 and float16. A float32 GRU of 128 units has a ratio of 1.8. The rule extends these measurements to larger
-layers, as long as one launch is enough.
+is 0.15 to 0.47 called from Python and 0.33 to 0.77 as CUDA graphs, over 36 cases in float32 with TF32, bfloat16 and
+float16. A float32 GRU of 128 units has a ratio of 1.8. The rule extends these measurements to larger layers, as long as
+one launch is enough.
 """
 
 from __future__ import annotations
@@ -28,19 +33,20 @@ __all__ = ["BATCHES", "MANY_STEPS", "why_torch_on_cpu", "why_torch_on_gpu"]
 
 BATCHES, MANY_STEPS = (1, 32, 64), 1000
 """If torch's layer is faster for these batches and many steps, it is for all: they are the rows of a GPU program."""
-_STEPS_ON_CPU = {"gru": 4, "rnn_tanh": 12, "rnn_relu": 12}
-"""The smallest number of steps for which the C kernels are faster."""
+_STEPS_ON_CPU = {"lstm": 4, "gru": 4, "rnn_tanh": 12, "rnn_relu": 12}
+"""The smallest number of steps for which the C kernels are faster; of LSTMs for those with a projection."""
 _UNITS_ON_GPU = 200
 """The smallest number of units for which the GPU kernels were found to be faster."""
 
 
-def why_torch_on_cpu(kind: str, dtype: torch.dtype, steps: int) -> str | None:
+def why_torch_on_cpu(kind: str, dtype: torch.dtype, steps: int, projection: bool = False) -> str | None:
     """The reason why torch's layer computes a call on a CPU; None if the C kernels are faster.
 
     Args:
         kind: "lstm", "gru", "rnn_tanh" or "rnn_relu".
         dtype: the dtype of the computation.
         steps: the number of steps.
+        projection: whether the LSTM has a projection.
 
     >>> why_torch_on_cpu("gru", torch.float32, 20) is None
     True
@@ -49,11 +55,10 @@ def why_torch_on_cpu(kind: str, dtype: torch.dtype, steps: int) -> str | None:
     """
     if dtype != torch.float32:
         return f"the C kernels compute in float32, not in {str(dtype).removeprefix('torch.')}"
-    if kind not in _STEPS_ON_CPU:
+    if kind == "lstm" and not projection:
         return "nn.LSTM is as fast as the C kernels"
-    if steps < _STEPS_ON_CPU[kind]:
-        return f"nn.{kind[:3].upper()} is faster for fewer than {_STEPS_ON_CPU[kind]} steps"
-    return None
+    least = _STEPS_ON_CPU[kind]
+    return f"nn.{kind.partition('_')[0].upper()} is faster for fewer than {least} steps" if steps < least else None
 
 
 def why_torch_on_gpu(

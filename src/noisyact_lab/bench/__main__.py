@@ -1,4 +1,4 @@
-"""Benchmarks against torch: ``python -m noisyact_lab.bench activations|recurrent|soft|attention|search|updates``."""
+"""Benchmarks against torch: ``python -m noisyact_lab.bench activations|recurrent|attention|search|updates``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 import noisyact
 from noisyact.ops import native
 from noisyact.ops.triton import obstacle
-from noisyact_lab.bench import activations, attention, recurrent, recurrent_gpu, search, soft, updates
+from noisyact_lab.bench import activations, attention, recurrent, recurrent_gpu, search, updates
 from noisyact_lab.bench.grid import run as grid
 from noisyact_lab.bench.timing import keep_freed_memory
 from noisyact_lab.engine.folder.records import commit
@@ -27,7 +27,7 @@ from noisyact_lab.engine.folder.records import commit
 def main(arguments: list[str] | None = None) -> int:
     """Run a benchmark and print its table. The exit code is 1 if a case was refused, such as for wrong results."""
     parser = argparse.ArgumentParser(prog="python -m noisyact_lab.bench", description=__doc__)
-    parser.add_argument("what", choices=["activations", "recurrent", "soft", "attention", "search", "updates"])
+    parser.add_argument("what", choices=["activations", "recurrent", "attention", "search", "updates"])
     parser.add_argument(
         "--elements", type=_positive, help="size of the input, for activations (default 4194304, on a GPU 268435456)"
     )
@@ -39,7 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--block", type=_positive, help="consecutive calls in each turn (default 1, recurrent on a CPU 5)"
     )
-    parser.add_argument("--shapes", type=_positive, default=24, help="number of drawn shapes, for soft (default 24)")
     parser.add_argument("--threads", type=_positive, default=torch.get_num_threads(), help="number of CPU threads")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="such as cpu or cuda")
     parser.add_argument("--json", type=Path, help="also write the results to this file; --grid resumes it")
@@ -48,8 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
     _check_grid(parser, options)
     if options.elements is None:
         options.elements = 2**22 if options.device == "cpu" else 2**28
-    if options.what == "soft" and options.device != "cpu":
-        parser.error(f"--device {options.device}: soft measures on a CPU only")
     if options.elements % activations.FEATURES:
         parser.error(f"--elements {options.elements}: must be a multiple of {activations.FEATURES}")
     torch.set_num_threads(options.threads)
@@ -94,8 +91,6 @@ def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
         return search, search.measure(options.repeats or 3, options.device)
     if options.what == "updates":
         return updates, updates.measure(options.repeats or 9, options.device)
-    if options.what == "soft":
-        return soft, soft.measure(soft.drawn_shapes(options.shapes), options.repeats or 9)
     if options.device == "cpu":
         return recurrent, recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads, options.block or 5)
     return recurrent_gpu, recurrent_gpu.measure(recurrent_gpu.CASES, options.repeats or 9)

@@ -10,6 +10,7 @@ from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 
 import noisyact as na
+from noisyact.ops import native
 from noisyact.recurrent import backends
 
 KINDS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
@@ -136,7 +137,7 @@ LEFT = {
     "weight_norm": (lambda: weight_norm(nn.GRU(4, 4), "weight_hh_l0"), "its weights are computed at every call"),
     "own forward": (with_own_forward, "its forward method was replaced"),
     "float64": (lambda: nn.GRU(4, 4).double(), "the kernel computes in float32"),
-    "projection": (lambda: nn.LSTM(4, 4, proj_size=2), "proj_size > 0"),
+    "LSTM": (lambda: nn.LSTM(4, 4), "nn.LSTM is as fast as the C kernels"),
     "meta": (lambda: nn.GRU(4, 4, device="meta"), "meta"),
     "cell": (lambda: nn.LSTMCell(4, 4), "is a cell, and accelerate replaces whole layers"),
     "ours": (lambda: na.NoisyGRU(4, 4), "is noisyact's already"),
@@ -151,6 +152,28 @@ def test_left_alone_and_said_why(case):
     with pytest.warns(UserWarning, match=f"accelerate replaced nothing in .*{why}") as caught:
         assert na.accelerate(module, inplace=True) is module
     assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.GRU(4, 6, 2, bias=False, bidirectional=True, dropout=0.5),
+        lambda: nn.RNN(4, 6, batch_first=True, nonlinearity="relu"),
+        lambda: nn.LSTM(4, 6, 2, proj_size=3),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+def test_what_it_replaces_on_a_cpu(make):
+    layer, x = make(), torch.randn(14, 14, 4)
+    if native.library() is None:
+        pytest.skip("no compiled kernels")
+    fast = na.accelerate(layer)
+    assert type(fast) is OURS[type(layer)]
+    assert fast.extra_repr().removesuffix(", hard=False") == layer.extra_repr()
+    torch.manual_seed(1)
+    expected = layer(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(fast(x), expected)
 
 
 def test_without_compiled_kernels_nothing_is_replaced(monkeypatch):

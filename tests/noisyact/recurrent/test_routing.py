@@ -101,7 +101,8 @@ def test_layers_follow_the_rule(paths):
         (na.NoisyRNN(4, 5, **soft), torch.randn(12, 3, 4), "kernel"),
         (na.NoisyRNN(4, 5, **soft), torch.randn(11, 3, 4), "torch"),
         (na.NoisyLSTM(4, 5, **soft), torch.randn(50, 3, 4), "torch"),
-        (na.NoisyLSTM(4, 5, **soft, proj_size=2), torch.randn(5, 3, 4), "torch"),
+        (na.NoisyLSTM(4, 5, **soft, proj_size=2), torch.randn(4, 3, 4), "kernel"),
+        (na.NoisyLSTM(4, 5, **soft, proj_size=2), torch.randn(3, 3, 4), "torch"),
         (na.NoisyLSTM(4, 5, noise=None), torch.randn(1, 3, 4), "kernel"),
     ]
     if native.library() is None:
@@ -133,4 +134,6 @@ def test_the_choice_is_explained():
     if native.library() is not None:
         assert "GRU: the C kernel, or torch's own layer for inputs" in na.backend_info(na.NoisyGRU(4, 5, **soft))
     assert "own layer, which computes the same function: nn.LSTM is as" in na.backend_info(na.NoisyLSTM(4, 5, **soft))
-    assert "proj_size > 0" in na.backend_info(na.NoisyLSTM(4, 5, **soft, proj_size=2))
+    assert "own layer, which computes the same function: the kernel computes in float32" in na.backend_info(
+        na.NoisyGRU(4, 5, **soft).double()
+    )
