@@ -101,6 +101,7 @@ static void multiply_group(const matmul *p, int64_t begin, int64_t end, int firs
 int noisyact_matmul(const matmul *given, int threads) {
     matmul own = *given;
     const matmul *p = &own;
+    if (p->rows == 0 || p->columns == 0) return 0; /* `out` may be NULL, which memset does not allow */
     /* The threads divide the rows as long as each has enough rows to outweigh packing all columns itself. Further
      * threads divide the columns. */
     int64_t tiles = (p->rows + ROWS - 1) / ROWS, enough = p->rows / (16 * ROWS);
