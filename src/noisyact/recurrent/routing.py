@@ -4,8 +4,8 @@ A ratio is the time of the kernels over that of torch's layer, forward + backwar
 
 `noisyact bench recurrent --grid` measures it, in the column of soft layers.
 
-On a CPU (x86-64 with AVX-512, torch 2.13, float32, one thread, the least CPU time of 7 calls), over 30 drawn shapes with
-1 to 132 steps, 1 to 354 rows, 8 to 545 units and 1 to 3 layers:
+On a CPU (x86-64 with AVX-512, torch 2.13, float32, one thread, the least CPU time of 7 calls), over 30 drawn shapes
+with 1 to 132 steps, 1 to 354 rows, 8 to 545 units and 1 to 3 layers:
 
 - GRU of at least 4 steps (24 shapes): 0.05 to 0.99, median 0.51; in inference 0.12 to 0.93, median 0.65.
 - RNN of at least 12 steps (13 shapes): 0.09 to 0.82, median 0.50; in inference 0.26 to 0.84, median 0.57.
@@ -13,6 +13,9 @@ On a CPU (x86-64 with AVX-512, torch 2.13, float32, one thread, the least CPU ti
   to 1,020 units and at most 6 rows have 0.34 to 0.80, too few cases for a rule.
 - LSTM with a projection, which oneDNN does not have, of at least 4 steps, in 10 other shapes: 0.13 to 0.90, median
   0.71; in inference 0.26 to 0.93, median 0.78.
+
+A second run of GRU and RNN gave 0.07 to 0.90 and 0.14 to 0.88, and one GRU of 4 steps 1.06 in inference. With two
+threads 9 shapes were measured, on a machine in use: no GRU, RNN or projected LSTM of that many steps was above 0.57.
 
 A call has a larger fixed cost than torch's. For one or two steps of up to 72 units it decides: GRU 1.07 to 1.35, RNN
 1.40 to 1.90. At 8 steps the RNN's inference has 0.93 to 1.11.
