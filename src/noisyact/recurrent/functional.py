@@ -66,7 +66,7 @@ def run_layers(
         path = _exported(path, backend, sizes is None)
     if sizes is None and (path == "reference" or not torch.compiler.is_compiling()):
         sizes = [batch] * x.shape[0]  # in a graph these are constants
-    if path == "triton" and sizes is not None and not traced():
+    if path == "triton" and sizes is not None and x.numel() > 0 and not traced():
         layers = [
             own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
         ]
