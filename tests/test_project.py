@@ -19,7 +19,7 @@ noisyact: functional activations anneal
 noisyact.recurrent: routing backends noise functional cells layers
 noisyact: attention deferral conversion diagnostics integrations
 noisyact_lab: data models gpu
-noisyact_lab.engine: task experiment noise_check folder logging distributed job run parallel ray many_runs
+noisyact_lab.engine: task experiment folder logging distributed job run parallel ray many_runs
 noisyact_lab: analysis tasks experiments report bench cli __main__
 """
 """Every room, in the order of imports: a module imports only from its own room and from rooms before it."""

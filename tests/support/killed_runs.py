@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
     assert in_fork(folder / "again")
     seconds = time.monotonic() - start
     expected = left(folder / "whole")
-    assert len(expected) == 6, list(expected)
+    assert len(expected) == 7, list(expected)
     assert left(folder / "again") == expected
     kills = 0
     for case in range(15):

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from noisyact_lab.analysis.noise_records import hardly_drawn
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, Pooled, mean_interval
-from noisyact_lab.engine.noise_check import hardly_drawn
 
 __all__ = ["Estimate", "Row", "short", "with_error"]
 

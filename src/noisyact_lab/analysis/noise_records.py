@@ -1,4 +1,4 @@
-"""What runs recorded about their noise (:mod:`noisyact_lab.engine.noise_check`), at the end and averaged over seeds."""
+"""What runs recorded about their noise (`Task.measure_noise`), at the end and averaged over seeds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,30 @@ from typing import Any
 from noisyact_lab.engine.folder.files import is_finite, read_lines
 from noisyact_lab.engine.folder.records import NOISE
 
-__all__ = ["Units", "lines_of_noise", "mean_of_last", "said_of_last"]
+__all__ = ["HARDLY", "Units", "hardly_drawn", "lines_of_noise", "mean_of_last", "said_of_last"]
+
+HARDLY = 0.01
+"""Noise was hardly ever drawn if it was drawn in less than this share of the activations of every nonlinearity."""
 
 Units = dict[str, dict[str, float]]
+"""The numbers of each nonlinearity, by its name in the model."""
+
+
+def hardly_drawn(units: Mapping[str, Mapping[str, float]]) -> bool:
+    """Whether noise was hardly ever drawn, though some of these nonlinearities have noise.
+
+    For NAN, NAH, NANIL and NANIS `drawn` is the share of saturated activations: their sigma is 0 elsewhere. NANI draws
+    noise everywhere.
+
+    >>> hardly_drawn({"lstm.l0.f": {"saturated": 0.002, "drawn": 0.002}, "lstm.l0.g": {"drawn": 0.0}})
+    True
+    >>> hardly_drawn({"lstm.l0.f": {"drawn": 0.002}, "lstm.l0.g": {"drawn": 0.03}})
+    False
+    >>> hardly_drawn({"lstm.l0.f": {"saturated": 0.0}})  # no noise, so none is missing
+    False
+    """
+    shares = [unit["drawn"] for unit in units.values() if "drawn" in unit]
+    return bool(shares) and max(shares) < HARDLY
 
 
 def lines_of_noise(folder: Path) -> list[tuple[float, Units]]:

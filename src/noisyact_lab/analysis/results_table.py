@@ -18,12 +18,11 @@ from typing import Any
 from noisyact.text_table import text_table, wrapped
 from noisyact_lab.analysis.comparisons import Compared, as_text, compare
 from noisyact_lab.analysis.estimates import Estimate, Row, short
-from noisyact_lab.analysis.noise_records import Units, lines_of_noise, mean_of_last, said_of_last
+from noisyact_lab.analysis.noise_records import HARDLY, Units, lines_of_noise, mean_of_last, said_of_last
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, mean_interval, missing, pooled_deviation
 from noisyact_lab.analysis.throughput import Throughput, throughput_of
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
-from noisyact_lab.engine.noise_check import HARDLY
 
 __all__ = ["Table", "sweep_table_of", "table_of"]
 

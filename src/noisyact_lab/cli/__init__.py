@@ -7,7 +7,7 @@ import sys
 
 __all__ = ["main"]
 
-_EXPERIMENTS = ("jinja2", "matplotlib", "numpy", "rich", "safetensors", "tensorboard", "typer")
+_EXPERIMENTS = ("jinja2", "matplotlib", "numpy", "rich", "safetensors", "scipy", "tensorboard", "typer")
 """The modules that the extra `experiments` installs."""
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from noisyact_lab.engine import noise_check
 from noisyact_lab.engine.distributed import check_spreading
 from noisyact_lab.engine.folder import (
     checkpoint,
@@ -181,7 +180,7 @@ def _train(
 
 def _keep(folder: Path, task: Task, evaluations: list[dict[str, float]], when: dict[str, Any]) -> None:
     """Record the last evaluation and the noise drawn now, and then save the task."""
-    records.append(folder, evaluations[-1], when, noise_check.measured(task))
+    records.append(folder, evaluations[-1], when, task.measure_noise())
     checkpoint.save(folder / "checkpoints", when["update"], task, records.seal(evaluations))
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from noisyact.diagnostics.saturation import saturation
 from noisyact_lab.gpu.cuda_graph import captured
 
 __all__ = ["SINGLE_PROCESS", "ProcessGroup", "Task"]
+
+_NOISE = ("saturated", "sigma", "drawn", "p")
 
 _T = TypeVar("_T")
 M = TypeVar("M", bound=nn.Module)
@@ -145,11 +149,40 @@ class Task(abc.ABC, Generic[M]):
         """The run's numbers, from all its evaluations."""
 
     def probe(self) -> tuple[Any, ...] | None:
-        """The model's arguments for a small batch, on which :mod:`noisyact_lab.engine.noise_check` measures the noise.
+        """The model's arguments for a small batch, on which :meth:`measure_noise` measures the noise.
 
         The same at every evaluation, and no random number is drawn for it. None if there is nothing to measure.
         """
         return None
+
+    def measure_noise(self) -> dict[str, dict[str, float]]:
+        """The manipulation check: how saturated each nonlinearity is, and how much noise it draws.
+
+        The noise of a unit depends on its saturation, so an arm whose units hardly saturate tests nothing about it.
+        Each nonlinearity (each gate of a recurrent layer) has, as far as they exist and are finite,
+
+        - `saturated`: the share of saturated activations;
+        - `sigma`: the mean standard deviation of the noise;
+        - `drawn`: the share of activations whose sigma is above 0, for functions with noise;
+        - `p`: the mean |p|, for functions that learn it.
+
+        They are measured on one small batch with noise and dropout as in training, outside of CUDA graphs. The model
+        and the random generators are left as they were, so a run's numbers are the same with and without it.
+        """
+        arguments = self.probe()
+        if arguments is None:
+            return {}
+        training = self.model.training
+        self.model.train()
+        try:
+            groups = saturation(self.model, *arguments).groups
+        finally:
+            self.model.train(training)
+        numbers = {group.name or group.kind: {name: getattr(group, name) for name in _NOISE} for group in groups}
+        return {
+            unit: {name: float(f"{value:.6g}") for name, value in of_unit.items() if math.isfinite(value)}
+            for unit, of_unit in numbers.items()
+        }
 
     def samples(self) -> list[dict[str, Any]]:
         """Tables of text to keep of a finished run: dictionaries with a title, columns and rows."""

@@ -64,6 +64,6 @@ def test_a_soft_layer_without_noise_is_left_out_as_torchs_is() -> None:
     for steps, batch in SIZES:
         x = torch.randn(steps, batch, 3)
         torch.testing.assert_close(results(compiled, model, x, None), results(model, model, x, None))
-    assert counter.frame_count <= 3  # what is before the layer, for one size and for all, and what is after it
+    assert counter.frame_count <= 4  # what is before the layer and what is after it, for one size and for all
     with pytest.raises(torch._dynamo.exc.Unsupported, match="hard=True compiles"):
         torch.compile(na.NoisyLSTM(3, 4, noise=None, hard=False), backend="eager", fullgraph=True)(torch.randn(2, 3, 3))

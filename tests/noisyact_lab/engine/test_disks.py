@@ -49,7 +49,7 @@ def test_a_disk_that_is_full_from_any_moment_on(tmp_path, whole, monkeypatch):
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    for until in range(16):
+    for until in range(19):
         count = iter(range(until))
         said = train(tmp_path / "out", "--force", code=1).stderr
         assert f"noisyact: {place(tmp_path / 'out')}" in said
@@ -58,7 +58,7 @@ def test_a_disk_that_is_full_from_any_moment_on(tmp_path, whole, monkeypatch):
         count = iter(range(10**6))
         train(tmp_path / "out")
         assert kept(place(tmp_path / "out")) == kept(place(whole)), until
-    count = iter(range(16))
+    count = iter(range(19))
     train(tmp_path / "out", "--force")  # no more is ever written
 
 

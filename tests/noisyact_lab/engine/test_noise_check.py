@@ -11,13 +11,13 @@ from run_cases import kept
 from text_cases import small_treebank  # noqa: F401
 
 import noisyact as na
+from noisyact_lab.analysis.noise_records import hardly_drawn
 from noisyact_lab.analysis.results_table import table_of
-from noisyact_lab.engine import noise_check
 from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import read_lines, write_lines
 from noisyact_lab.engine.job import Job, folder_of
-from noisyact_lab.engine.noise_check import measured
 from noisyact_lab.engine.run import run
+from noisyact_lab.engine.task import Task
 from noisyact_lab.experiments.unique import UNIQUE
 from noisyact_lab.report import page
 
@@ -52,7 +52,7 @@ def test_a_run_is_the_same_to_the_bit_with_and_without(experiment, arm, changes,
     for name in ("pictures", "samples"):
         monkeypatch.setattr(load_experiment(experiment).start, name, lambda task: None)
     record = run(jobs[0])
-    monkeypatch.setattr(noise_check, "measured", lambda task: {})
+    monkeypatch.setattr(Task, "measure_noise", lambda task: {})
     assert run(jobs[1])["result"] == record["result"]
     checked, without = kept(jobs[0].folder), kept(jobs[1].folder)
     lines = [json.loads(line) for line in checked.pop("noise.jsonl").splitlines()]
@@ -67,7 +67,7 @@ def test_a_run_is_the_same_to_the_bit_with_and_without(experiment, arm, changes,
 def test_between_the_replays_of_a_cuda_graph_it_changes_nothing(arm, tmp_path, monkeypatch):
     jobs = [Job("unique", arm, "smoke", 1, tmp_path / name, device="cuda", changes=TINY) for name in "ab"]
     record = run(jobs[0])
-    monkeypatch.setattr(noise_check, "measured", lambda task: {})
+    monkeypatch.setattr(Task, "measure_noise", lambda task: {})
     assert run(jobs[1])["result"] == record["result"]
     checked, without = (kept(each.folder) for each in jobs)
     assert len(checked.pop("noise.jsonl").splitlines()) == 3
@@ -82,7 +82,7 @@ def test_the_numbers_are_those_of_the_model_in_training(finished):
     task.model.lstm.weight_ih_l0.data *= 30  # so that it saturates
     task.model.eval()
     state = torch.get_rng_state()
-    found = measured(task)
+    found = task.measure_noise()
     assert torch.equal(torch.get_rng_state(), state)
     assert not task.model.training
     task.model.train()
@@ -97,10 +97,10 @@ def test_the_numbers_are_those_of_the_model_in_training(finished):
 
 @pytest.mark.parametrize(("arm", "keys"), [("hard", {"saturated", "sigma"}), ("leak", {"saturated", "sigma", "p"})])
 def test_an_arm_without_noise_draws_none_and_is_not_marked(arm, keys):
-    units = measured(UNIQUE.start(UNIQUE.effective(arm, "smoke", TINY), 0, torch.device("cpu")))
+    units = UNIQUE.start(UNIQUE.effective(arm, "smoke", TINY), 0, torch.device("cpu")).measure_noise()
     assert set(units["lstm.l0.f"]) == keys
     assert units["lstm.l0.f"]["sigma"] == 0
-    assert not noise_check.hardly_drawn(units)
+    assert not hardly_drawn(units)
 
 
 def test_noise_at_the_input_is_drawn_everywhere():
@@ -166,7 +166,7 @@ def test_a_run_begun_before_noise_was_recorded_resumes(finished, tmp_path, monke
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(noise_check, "measured", lambda task: {})
+        patched.setattr(Task, "measure_noise", lambda task: {})
         with pytest.raises(KeyboardInterrupt):
             run(job(tmp_path), stop)
     folder = job(tmp_path).folder
