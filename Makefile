@@ -20,7 +20,8 @@ picture: $(VENV)/ready
 report: $(VENV)/ready
 	$(BIN)/noisyact report results -o out/report.html
 
-## test: lint, then run the tests on all cores, with one more worker because some tests wait for processes (TORCH=2.15.0: only the tests, with that torch release)
+# One more worker than cores, because some tests wait for other processes.
+## test: lint, then run the tests on all cores (TORCH=2.15.0: only the tests, with that torch release)
 test: $(if $(TORCH),$(VENV)/ready,lint)
 	$(BIN)/python -m pytest -q -rs -n $$(($$(nproc) + 1))
 
