@@ -1,6 +1,5 @@
 """The GPU kernels of the activation, run by Triton's interpreter: test_interpreted_kernels.py starts these."""
 
-import itertools
 import math
 
 import pytest
@@ -35,8 +34,9 @@ def compare(g, *arguments, tolerance=1e-5):
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("scheme", SCHEMES, ids=scheme_ids)
 def test_kernels_equal_the_reference(scheme):
-    settings = itertools.cycle([(SEED, True), (SEED, False), (None, True)])
-    for pair, (seed, per_feature) in zip(PAIRS.values(), settings, strict=False):
+    """Three pairs for each scheme, in turn: the interpreter is slow."""
+    pairs = list(PAIRS.values())[SCHEMES.index(scheme) % 3 :]
+    for pair, (seed, per_feature) in zip(pairs, [(SEED, True), (SEED, False), (None, True)], strict=False):
         g, *arguments = case((3, 5, 7), scheme, per_feature)
         compare(g, *arguments, seed, scheme, pair)
 
