@@ -113,7 +113,8 @@ int noisyact_matmul(const matmul *given, int threads) {
     const size_t of_thread = (size_t)DEPTH * COLUMNS * LANES;
     const int64_t stride = left_collides(p) ? (p->depth + LANES - 1) / LANES * LANES + LANES : 0;
     float *packed = aligned_alloc(64, (size_t)threads * of_thread * sizeof(float));
-    float *copy = aligned_alloc(64, (size_t)(p->rows * stride + LANES) / LANES * LANES * sizeof(float));
+    /* aligned_alloc takes multiples of the alignment, which is 16 floats; some libraries return NULL otherwise. */
+    float *copy = aligned_alloc(64, (size_t)(p->rows * stride + LANES + 15) / 16 * 16 * sizeof(float));
     if (packed == NULL || copy == NULL) {
         free(packed);
         free(copy);
