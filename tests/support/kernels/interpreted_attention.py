@@ -14,7 +14,7 @@ from noisyact.ops.attention import triton
 SEED = torch.tensor(2**61 + 987654321)
 SHAPES = {
     "one query": (2, 1, 5, 64),
-    "a beam": (1, 3, 2, 192),
+    "a beam": (1, 2, 2, 192),
     "several tiles": (1, 1, 2, 2048),
     "shares of places": (1, 1, 18, 128),
 }
@@ -40,15 +40,16 @@ def plain(g, keys, query, v, p, scale, seed, function):
     return y @ v, gx.sum(2), gx.sum(1), torch.einsum("bws,bwsa->a", g, y), None if p is None else gp
 
 
-def compare(arguments, seed, function):
+def compare(arguments, seed, function, times=1):
+    """Each time the gradients are added to what is there."""
     g, *rest = arguments
     e = triton.scores(*rest, seed, function)
     sums = triton.sums_for(rest[0], rest[3])
-    gq = triton.add_gradients(g, *rest, seed, function, sums)
-    again = triton.add_gradients(g, *rest, seed, function, sums)  # added to what is there
-    assert torch.equal(gq, again)
+    gq, *again = (triton.add_gradients(g, *rest, seed, function, sums) for _ in range(times))
+    assert all(torch.equal(gq, other) for other in again)
     right = plain(g, *rest, seed, function)
-    mine = e, gq, sums.keys / 2, sums.v.sum(0) / 2, None if sums.p is None else sums.p.sum(0, keepdim=True) / 2
+    gp = None if sums.p is None else sums.p.sum(0, keepdim=True) / times
+    mine = e, gq, sums.keys / times, sums.v.sum(0) / times, gp
     for one, other in zip(mine, right, strict=True):
         if other is not None:
             bound = other.abs().max().clamp(min=1).item()
@@ -60,13 +61,13 @@ def compare(arguments, seed, function):
 @pytest.mark.parametrize("scheme", SCHEMES, ids=scheme_ids)
 def test_kernels_equal_the_reference(scheme):
     for pair, seed in zip(PAIRS.values(), [SEED, None], strict=False):
-        compare(case(1, 2, 2, 64, scheme), seed, triton.Function(scheme, pair, seed is not None))
+        compare(case(1, 1, 2, 64, scheme), seed, triton.Function(scheme, pair, seed is not None))
 
 
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_every_shape(shape):
-    compare(case(*shape, na.NAH()), SEED, triton.Function(na.NAH(), na.HARD_TANH, True))
+    compare(case(*shape, na.NAH()), SEED, triton.Function(na.NAH(), na.HARD_TANH, True), times=2)
     compare(case(*shape, None), None, triton.Function())
 
 

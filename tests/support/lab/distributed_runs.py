@@ -1,6 +1,6 @@
 """Runs of two processes, each on a CPU, compared with runs of one.
 
-python tests/support/distributed_runs.py FOLDER
+python tests/support/lab/distributed_runs.py FOLDER
 
 A separate process, since each rank is a fork of it, which costs no import. The ranks have the environment that torchrun
 gives.
@@ -239,6 +239,28 @@ def finished_is_not_done_again(folder: Path) -> None:
         run(Job("unique", "nan", "smoke", 3, folder / "killed", device="cpu", changes=SMALL_UNIQUE.changes))
 
 
+def what_cannot_be_written_is_said_once(folder: Path) -> None:
+    """By the first rank. The others are told, or they would print a traceback for a lost connection."""
+    from noisyact_lab.cli import main
+
+    (folder / "file").touch()
+    command = ["run", "unique", "--arm", "nan", "--preset", "smoke", "--device", "cpu", "--out", str(folder / "file")]
+
+    def work(group: ProcessGroup) -> None:
+        with (folder / f"said-{group.rank}").open("w") as file:
+            os.dup2(file.fileno(), sys.stderr.fileno())
+        sys.argv = ["noisyact", *command]
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+
+    together(work)
+    said = [(folder / f"said-{rank}").read_text() for rank in range(RANKS)]
+    assert "Not a directory; choose a place where a folder is or can be made" in said[0]
+    assert said[1] == ""
+    assert "Traceback" not in said[0]
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     data = folder / "data"
@@ -248,7 +270,7 @@ def main(folder: Path) -> None:
     (data / "packed").mkdir()
     packed_corpus().write(data / "packed" / PACKED)
     os.environ |= {"NOISYACT_DATA": str(data), "XDG_CACHE_HOME": str(folder / "cache")}
-    for name in ("equal", "draws", "resumed"):
+    for name in ("equal", "draws", "resumed", "unwritable"):
         (folder / name).mkdir()
     equals_one_process(
         folder / "equal",
@@ -273,6 +295,7 @@ def main(folder: Path) -> None:
     killed_and_resumed_ends_the_same(folder / "resumed", SMALL_UNIQUE, "nan")
     killed_and_resumed_ends_the_same(folder / "resumed", WORDS_OFTEN, "nan")
     finished_is_not_done_again(folder / "resumed")
+    what_cannot_be_written_is_said_once(folder / "unwritable")
     print("all as it should be")
 
 

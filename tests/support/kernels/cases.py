@@ -20,6 +20,8 @@ SCHEMES = [
     na.NANIL(c=2.0),
     na.NANIS(sigma=0.5),
 ]
+MEANS = [na.NANI(sigma=0.3, draw="mean"), na.NANIL(c=9.0, draw="mean"), na.NANIS(sigma=0.5, draw="mean")]
+"""The means of noise at the input: for hard functions alone."""
 PAIRS = {
     "tanh": na.HARD_TANH,
     "sigmoid": na.HARD_SIGMOID,

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes with a core each, on this machine: python tests/support/ray_nodes.py
+"""A Ray cluster of two nodes with a core each, on this machine: python tests/support/lab/ray_nodes.py
 
 Prints its address. Reads commands: `kill` removes the second node without notice, and end of input stops the cluster.
 """

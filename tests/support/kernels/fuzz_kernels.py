@@ -1,7 +1,7 @@
 """Random calls of the CPU kernels, compared with the plain torch reference: outputs and every gradient.
 
-``python tests/support/fuzz_kernels.py --seconds 60`` runs until the time is over and prints its seed; ``--seed 7
---case 123`` runs one case again. `make sanitize` runs it against kernels that were compiled with sanitizers.
+``python tests/support/kernels/fuzz_kernels.py --seconds 60`` runs until the time is over and prints its seed;
+``--seed 7 --case 123`` runs one case again. `make sanitize` runs it against kernels that were compiled with sanitizers.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ NOISE = [
     None,
 ]
 # The largest error of an element, as a share of its tensor's largest one; results are rounded to the dtype.
-TOLERANCE = {torch.float32: 3e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 3e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # How far inputs are moved to see whether a derivative jumps: a few roundings of the dtype.
-NUDGE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+NUDGE = {torch.float64: 1e-13, torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 Named = dict[str, Tensor]
 Run = Callable[[Named], Named]
@@ -61,14 +61,15 @@ def any_size(rng: random.Random, low: int, high: int) -> int:
 def laid_out(rng: random.Random, values: Tensor) -> Tensor:
     """The same shape in some layout: contiguous, transposed, with gaps, at an offset, or broadcast."""
     kind = rng.choice(["contiguous", "transposed", "gaps", "offset", "expanded"]) if values.dim() else "contiguous"
+    unused = float("nan") if values.is_floating_point() else True
     if kind == "transposed":
         return values.transpose(0, -1).contiguous().transpose(0, -1)
     if kind == "gaps":
-        wide = torch.full((*values.shape[:-1], 2 * values.shape[-1] + 1), float("nan"), dtype=values.dtype)
+        wide = torch.full((*values.shape[:-1], 2 * values.shape[-1] + 1), unused, dtype=values.dtype)
         wide[..., 1::2] = values
         return wide[..., 1::2]
     if kind == "offset":
-        return torch.cat([values.new_full((1,), float("nan")), values.reshape(-1)])[1:].reshape(values.shape)
+        return torch.cat([values.new_full((1,), unused), values.reshape(-1)])[1:].reshape(values.shape)
     if kind == "expanded":
         dim = rng.randrange(values.dim())
         return values.narrow(dim, 0, min(1, values.shape[dim])).expand(values.shape)
@@ -134,6 +135,10 @@ def recurrent_module(rng: random.Random, cell: bool, hidden: int, inputs: int, d
     if kind in ("lstm", "gru") and rng.random() < 0.3:
         settings["gate_noise"] = rng.choice(NOISE)
     settings |= {"eval_noise": rng.choice(["expectation", "hard", "sample"]), "hard": rng.random() < 0.6}
+    if rng.random() < 0.3:
+        settings["zoneout"] = rng.choice([0.3, (0.0, 0.5), (0.4, 0.0)] if kind == "lstm" else [0.3])
+    if rng.random() < 0.3:
+        settings["recurrent_dropout"] = 0.4
     if not cell:
         settings |= {"num_layers": rng.randint(1, 3), "bidirectional": rng.random() < 0.3}
         if kind == "lstm" and hidden > 1 and rng.random() < 0.4:
@@ -143,6 +148,18 @@ def recurrent_module(rng: random.Random, cell: bool, hidden: int, inputs: int, d
     for parameter in module.parameters():
         parameter.requires_grad_(rng.random() < 0.8)
     return module, f"{kind} {hidden=} {inputs=} {settings}", 2 if kind == "lstm" else 1
+
+
+def position(rng: random.Random, batch: int, first: str) -> dict:
+    """A seed, and perhaps the place of the call in that seed's noise; `first` is the name of the step's argument."""
+    if rng.random() < 0.5:
+        return {}
+    found: dict = {"seed": rng.getrandbits(62)}
+    if rng.random() < 0.5:
+        found[first] = rng.choice([1, 1000, 2**31 - 20])
+    if rng.random() < 0.5:
+        found["rows"] = laid_out(rng, torch.randint(-(2**40), 2**40, (batch,)))
+    return found
 
 
 def run_module(module: torch.nn.Module, leaves: Named, call: Run, grad: bool) -> Named:
@@ -177,7 +194,7 @@ def fuzz_layer(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     large = rng.random() < 0.1  # weights that do not fit the caches take other ways through the kernel
     hidden, inputs = any_size(rng, 130, 300) if large else any_size(rng, 1, 70), any_size(rng, 1, 300 if large else 40)
     steps, batch = (rng.randint(1, 3), rng.randint(1, 7)) if large else (rng.randint(1, 9), rng.randint(1, 9))
-    dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
+    dtype = rng.choice([torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16])
     module, text, states = recurrent_module(rng, False, hidden, inputs, dtype)
     form = rng.choice(["batch", "packed", "unsorted", "one sequence"])
     batch = 1 if form == "one sequence" else batch
@@ -192,19 +209,27 @@ def fuzz_layer(rng: random.Random) -> tuple[str, Callable[[], bool]]:
         for i, width in enumerate([module.proj_size or hidden, hidden][:states]):
             shape = (count, width) if form == "one sequence" else (count, batch, width)
             given[f"state{i}"] = laid_out(rng, torch.randn(shape).to(dtype)).detach()
-    used = rng.choice(["all", "y", "state0"])
+    used, named = rng.choice(["all", "y", "state0"]), position(rng, batch, "first_step")
+    if form in ("batch", "one sequence") and rng.random() < 0.5:
+        named["reset"] = laid_out(rng, torch.rand(given["x"].shape[:-1]) < rng.choice([0.1, 0.5, 1.0]))
+        count = module.num_layers * (2 if module.bidirectional else 1)
+        for i, width in enumerate([module.proj_size or hidden, hidden][:states] if rng.random() < 0.6 else []):
+            shape = (count, width) if form == "one sequence" else (count, rng.choice([1, batch]), width)
+            given[f"anew{i}"] = laid_out(rng, torch.randn(shape).to(dtype)).detach()
 
     def call(module: torch.nn.Module, leaves: Named) -> Named:
         hx = [leaves[f"state{i}"] for i in range(states) if f"state{i}" in leaves]
         x: Tensor | PackedSequence = leaves["x"]
         if form in ("packed", "unsorted"):
             x = pack_sequence(list(leaves["x"].split(lengths)), enforce_sorted=form == "packed")
-        y, last = module(x, None if not hx else tuple(hx) if states == 2 else hx[0])
+        anew = [leaves[f"anew{i}"] for i in range(states) if f"anew{i}" in leaves]
+        reset_to = {"reset_to": tuple(anew) if states == 2 else anew[0]} if anew else {}
+        y, last = module(x, None if not hx else tuple(hx) if states == 2 else hx[0], **named, **reset_to)
         results = {"y": y.data if isinstance(y, PackedSequence) else y}
         results |= {f"state{i}": s for i, s in enumerate(last if states == 2 else [last])}
         return results if used == "all" else {used: results[used]}
 
-    text = f"{text} {steps=} {batch=} {form} {lengths=} {dtype} {used=} {sorted(given)}"
+    text = f"{text} {steps=} {batch=} {form} {lengths=} {dtype} {used=} {sorted(given)} {sorted(named)}"
     return text, lambda: compare_modules(rng, module, given, call)
 
 
@@ -213,20 +238,24 @@ def fuzz_cell(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     batch, hidden, inputs = rng.randint(0, 9), any_size(rng, 1, 70), any_size(rng, 1, 40)
     if rng.random() < 0.1:
         batch, hidden = rng.randint(9, 40), rng.randint(300, 600)
-    dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
+    dtype = rng.choice([torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16])
     module, text, states = recurrent_module(rng, True, hidden, inputs, dtype)
     rows = () if rng.random() < 0.2 else (batch,)
     given = {"x": laid_out(rng, (hidden**0.5 * torch.randn(*rows, inputs)).to(dtype)).detach()}
     if rng.random() < 0.7:
         shape = (*rows, hidden)
         given |= {f"state{i}": laid_out(rng, torch.randn(shape).to(dtype)).detach() for i in range(states)}
+    named = position(rng, rows[0] if rows else 1, "step")
+    if rng.random() < 0.3:
+        named["reset"] = torch.rand(rows) < 0.5
 
     def call(module: torch.nn.Module, leaves: Named) -> Named:
         hx = [leaves[f"state{i}"] for i in range(states) if f"state{i}" in leaves]
-        new = module(leaves["x"], None if not hx else tuple(hx) if states == 2 else hx[0])
+        new = module(leaves["x"], None if not hx else tuple(hx) if states == 2 else hx[0], **named)
         return {f"new{i}": s for i, s in enumerate(new if states == 2 else [new])}
 
-    return f"{text} rows={rows} {dtype} {sorted(given)}", lambda: compare_modules(rng, module, given, call)
+    text = f"{text} rows={rows} {dtype} {sorted(given)} {sorted(named)}"
+    return text, lambda: compare_modules(rng, module, given, call)
 
 
 def fuzz_activation(rng: random.Random) -> tuple[str, Callable[[], bool]]:
@@ -234,7 +263,7 @@ def fuzz_activation(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     shape = tuple(rng.randint(0, 9) for _ in range(rng.randint(0, 4)))
     if rng.random() < 0.3:
         shape = (rng.randint(1, 9), any_size(rng, 1, rng.choice([300, 9000])))
-    dtype, scheme = rng.choice(list(TOLERANCE)), rng.choice(SCHEMES)
+    dtype, scheme = rng.choice([torch.float32, torch.float16, torch.bfloat16]), rng.choice(SCHEMES)
     pair = rng.choice(list(PAIRS.values()))
     seed = torch.tensor(rng.getrandbits(63)) if rng.random() < 0.7 else None
     leaves = {"x": laid_out(rng, (3 * torch.randn(shape)).to(dtype)).detach().requires_grad_()}

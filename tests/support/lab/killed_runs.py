@@ -1,6 +1,8 @@
 """Runs that are killed at chosen and at random moments until they are finished, compared with one that was not.
 
-A process of its own, since each run is a fork of it, which costs no import: python tests/support/killed_runs.py FOLDER
+python tests/support/lab/killed_runs.py FOLDER
+
+A process of its own, since each run is a fork of it, which costs no import.
 """
 
 import os

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import PAIRS, SCHEMES, scheme_ids
+from cases import MEANS, PAIRS, SCHEMES, scheme_ids
 
 import noisyact as na
 from noisyact.functional import standard_normal
@@ -42,9 +42,19 @@ def test_kernels_equal_the_reference(scheme):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("scheme", MEANS, ids=str)
+def test_the_mean_of_noise_at_the_input(scheme):
+    for pair, per_feature in zip(PAIRS.values(), (True, False, True, False, True), strict=True):
+        g, x, *arguments = case((3, 5, 7), scheme, per_feature)
+        x.view(-1)[:4] = torch.tensor([-1.0, 1.0, 1e30, 0.0])
+        compare(g, x, *arguments, None, scheme, pair)
+
+
+@pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size(size):
-    for scheme, per_feature in ((na.NAH(), False), (na.NANIL(c=2.0), True), (na.NANI(), False)):
+    cases = ((na.NAH(), False), (na.NANIL(c=2.0), True), (na.NANI(), False))
+    for scheme, per_feature in cases if size < 4096 else cases[1:2]:  # the interpreter is slow
         g, *arguments = case((size,), scheme, per_feature)
         compare(g, *arguments, SEED, scheme, na.HARD_TANH)
 
@@ -74,16 +84,17 @@ def test_noise_is_that_of_the_seed(size):
 
 @pytest.mark.parametrize("features", [1, 24, 64, 200])
 def test_tiles_and_programs_do_not_matter(features, monkeypatch):
-    g, *arguments = case((1600 // features + 1, features), na.NAH(), features > 1)
+    g, *arguments = case((500 // features + 1, features), na.NAH(), features > 1)
     arguments = (*arguments, SEED, na.NAH(), na.HARD_TANH)
     results = []
     for tile, programs in ((128, 2), (256, 1), (2048, 1)):
         monkeypatch.setattr(triton, "TILE", tile)
         monkeypatch.setattr(triton, "PROGRAMS", programs)
         results.append((triton.forward(*arguments), *triton.backward(g, *arguments)))
-        gx, parts = triton.backward(g, *arguments, summed=False)
-        assert torch.equal(gx, results[-1][1])
-        assert torch.equal(parts.sum(0), results[-1][2])
+        if tile == 128:
+            gx, parts = triton.backward(g, *arguments, summed=False)
+            assert torch.equal(gx, results[-1][1])
+            assert torch.equal(parts.sum(0), results[-1][2])
     for y, gx, gp in results:
         assert torch.equal(y, results[0][0])
         assert torch.equal(gx, results[0][1])

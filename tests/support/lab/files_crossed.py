@@ -1,6 +1,6 @@
 """Prints the files in which a function runs during one command, in the order of their first call.
 
-python tests/support/files_crossed.py FOLDER
+python tests/support/lab/files_crossed.py FOLDER
 
 A separate process, so that calls are seen from the first import on.
 """

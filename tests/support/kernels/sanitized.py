@@ -1,7 +1,8 @@
 """Compiles the C kernels with AddressSanitizer and UndefinedBehaviorSanitizer and runs the tests and fuzzers with them.
 
-``python tests/support/sanitized.py`` (`make sanitize`) does so for every instruction set that this processor has: each
-has its own vector width and so its own ends of rows. The first error ends it; logs are under out/sanitized. Needs gcc.
+``python tests/support/kernels/sanitized.py`` (`make sanitize`) does so for every instruction set of this processor.
+Each has its own vector width and so its own ends of rows. The first error ends it. Logs are under
+out/sanitized. Needs gcc.
 
 torch's CPU tensors come from posix_memalign and ctypes arrays, with PYTHONMALLOC=malloc, from malloc. Both are
 AddressSanitizer's when it is preloaded, so it sees every read or write past the end of either.
@@ -18,7 +19,7 @@ from pathlib import Path
 from noisyact.ops import native
 from noisyact.ops.native import build
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 FLAGS = [
     "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
     "-Wall", "-Wextra", "-Wconversion", "-Werror",
@@ -27,6 +28,7 @@ KERNEL_TESTS = [
     "noisyact/ops/test_activation_op.py",
     "noisyact/ops/test_sixteen_bits.py",
     "noisyact/ops/test_recurrent_kernel.py",
+    "noisyact/ops/test_state_kernel.py",
     "noisyact/with_torch/test_threads.py",
     "noisyact/ops/test_fuzz.py",
 ]
@@ -82,8 +84,8 @@ def main() -> None:
         print(f"compiling for {level}", flush=True)
         if not build.build(libraries, FLAGS, [level]):
             sys.exit(f"the kernels for {level} did not compile")
-        run("fuzzer", libraries, ["tests/support/fuzz_kernels.py", "--seconds", str(options.seconds)])
-        run("invalid", libraries, ["tests/support/fuzz_invalid.py", "--seconds", str(options.seconds / 4)])
+        run("fuzzer", libraries, ["tests/support/kernels/fuzz_kernels.py", "--seconds", str(options.seconds)])
+        run("invalid", libraries, ["tests/support/kernels/fuzz_invalid.py", "--seconds", str(options.seconds / 4)])
         tests = [str(TESTS / name) for name in KERNEL_TESTS]
         run(
             "tests",

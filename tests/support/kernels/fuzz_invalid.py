@@ -1,8 +1,8 @@
 """Random calls with one thing wrong: each must raise ValueError, RuntimeError or TypeError, and none may crash.
 
-Sizes, dtypes and devices of weights, biases, states, p, xi and seeds, and the batch sizes of PackedSequences. Every
-call is first made with valid arguments, so that only the invalid one can raise.
-``python tests/support/fuzz_invalid.py --seconds 60`` prints its seed; ``--seed 7 --case 123`` runs one case again.
+Sizes, dtypes and devices of weights, biases, states, p, xi, seeds, resets and rows, and the batch sizes of
+PackedSequences. Every call is first made with valid arguments, so that only the invalid one can raise.
+``python tests/support/kernels/fuzz_invalid.py --seconds 60`` prints its seed; ``--seed 7 --case 123`` repeats a case.
 """
 
 from __future__ import annotations
@@ -74,10 +74,16 @@ def functional_layer(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
     if rng.random() < 0.2:
         del right["seed"]
         right |= {"xi": torch.randn(steps, batch, count, hidden), "backend": "auto"}
+    elif rng.random() < 0.5:
+        right |= {"reset": torch.rand(steps, batch) < 0.3, "rows": torch.arange(batch), "zoneout": 0.2}
+        right |= {"anew_h": torch.randn(batch, hidden), "recurrent_dropout": 0.2}
+        right |= {"anew_c": torch.randn(batch, hidden)} if kind == "lstm" else {}
 
     def call(given: Arguments) -> Any:
         given = dict(given)
-        h, c = given.pop("h"), given.pop("c", None)
+        h, c, anew = given.pop("h"), given.pop("c", None), (given.pop("anew_h", None), given.pop("anew_c", None))
+        if "reset" in given:
+            given["reset_to"] = anew if kind == "lstm" else anew[0]
         if kind == "lstm":
             return recurrent_functional.noisy_lstm(hx=(h, c), **given)
         if kind == "gru":
@@ -85,7 +91,13 @@ def functional_layer(rng: random.Random) -> tuple[Call, Arguments, Arguments]:
         return recurrent_functional.noisy_rnn(hx=h, nonlinearity=kind[4:], **given)
 
     name = rng.choice([name for name in right if name not in ("backend", "hard")])
+    if name in ("zoneout", "recurrent_dropout"):
+        return call, right, {name: rng.choice([-0.1, 1.0, 2.0, "text", None, True])}
     wrong = spoilt_seed(rng) if name == "seed" else spoilt(rng, right[name])
+    if name == "rows" and wrong.dtype == torch.int64 and wrong.shape == (batch,) and wrong.is_cpu:
+        wrong = wrong.int()
+    if name.startswith("anew") and wrong.dim() == 2 and wrong.shape[0] == 1:  # one state for all rows is no error
+        wrong = resized(rng, right[name], 1)
     if name == "x" and wrong.dim() == 3:
         wrong = resized(rng, right["x"], 2) if wrong.dtype == torch.float32 and wrong.device.type == "cpu" else wrong
     return call, right, {name: wrong}

@@ -3,8 +3,8 @@
 Run it once without the tool, so that the kernels are compiled, then
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-    compute-sanitizer --tool memcheck --error-exitcode 9 python tests/support/gpu_sanitized.py
-    compute-sanitizer --tool racecheck --error-exitcode 9 python tests/support/gpu_sanitized.py
+    compute-sanitizer --tool memcheck --error-exitcode 9 python tests/support/kernels/gpu_sanitized.py
+    compute-sanitizer --tool racecheck --error-exitcode 9 python tests/support/kernels/gpu_sanitized.py
 
 and likewise with --tool initcheck and synccheck. Without the variable torch hands out parts of large blocks, and the
 tool does not see a read past the end of a tensor. ``-k packed`` runs the cases with that in their names; with
