@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,12 @@ __all__ = [
 ]  # fmt: skip
 
 EVAL_NOISE = ("expectation", "hard", "sample")
+
+
+class ActivationCall(Protocol):
+    """A call of an activation, for type checkers: nn.Module declares that a call returns Any."""
+
+    def __call__(self, x: Tensor, xi: Tensor | None = None) -> Tensor: ...
 
 
 class NoisyModule(nn.Module):
@@ -140,6 +146,7 @@ class NoisyActivation(NoisyModule):
     torch.Size([2])
     """
 
+    __call__: ActivationCall  # pyright: ignore[reportIncompatibleMethodOverride]
     p: nn.Parameter | None
     dim: int = -1  # of modules pickled before the argument existed
 

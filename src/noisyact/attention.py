@@ -72,7 +72,7 @@ def drawn_noise(keys: Tensor, query: Tensor, function: nn.Module, weight: Tensor
     stochastic = noisy and noise.draws
     if p is not None and (p.numel() > 1 or not _like(keys, p)):
         return None
-    if not stochastic and not expected_epsilon(noise):
+    if not (stochastic or noise.smooths or expected_epsilon(noise)):
         p = None  # the result does not depend on it
     seed = draw_seed(keys.device) if stochastic else None
     return triton.Noise(p, function.scale, seed, triton.Function(noise, function.pair, stochastic))

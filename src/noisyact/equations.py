@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from noisyact.schemes import NAH, NANI, NANIS, Scheme
 
 __all__ = [
     "MEAN_HALF_NORMAL", "Paths", "delta", "derivative", "direction", "expected_epsilon", "noise_sigma",
-    "path_derivatives", "phi", "sigma",
+    "path_derivatives", "phi", "sigma", "smoothed",
 ]  # fmt: skip
 
 MEAN_HALF_NORMAL = math.sqrt(2 / math.pi)
@@ -71,7 +71,12 @@ def phi(
     epsilon = xi or |xi|, less its mean if the scheme is centred; with ``draw="mean"`` epsilon is its mean, whatever xi
     is. Noise at the input is ``phi = h(x + sigma xi)``; sigma is fixed (NANI), learned (NANIL), or fixed where
     |x| >= x_t and 0 elsewhere (NANIS). ``scale`` replaces the scheme's c or sigma for annealing.
+
+    The expectation of noise at the input is h(x), as in the paper: xi is replaced by its mean. With ``draw="mean"`` phi
+    is :func:`smoothed` instead, whatever xi is.
     """
+    if scheme.smooths:
+        return smoothed(x, pair, noise_sigma(x, pair, scheme, scale, p))
     if scheme.at_input:
         if xi is None:
             return pair.h(x)
@@ -87,6 +92,67 @@ def phi(
     if isinstance(epsilon, Tensor) or epsilon:
         value = value + direction(x, scheme.leak) * sigma(Delta, p, scale) * epsilon
     return pair.clip(value) if scheme.clips else value
+
+
+def smoothed(x: Tensor, pair: HardPair | Pair, sigma: Tensor) -> Tensor:
+    """``E[h(x + sigma xi)]``, the piecewise linear h smoothed by a Gaussian; h(x) where sigma is 0.
+
+    With ``s = slope sigma``, ``z_low = (u - low) / s``, ``z_high = (u - high) / s`` and the normal distribution Phi, it
+    is ``low + s (G(z_low) - G(z_high))``, where ``G(z) = E[max(z + xi, 0)] = z Phi(z) + Phi'(z)``. An infinite limit
+    has no term: for ReLU it is ``s G(u / s)``. The derivatives are ``slope (Phi(z_low) - Phi(z_high))`` by x and
+    ``slope (Phi'(z_low) - Phi'(z_high))`` by sigma.
+
+    >>> smoothed(torch.tensor([0.0, 1.0, 9.0]), HardPair(1.0, 0.0, -1.0, 1.0), torch.tensor(0.5))
+    tensor([0.0000, 0.8005, 1.0000])
+    """
+    pair = _piecewise(pair)
+    spread, z_low, z_high = _distances(x, pair, sigma)
+    if z_low is None:
+        value = pair.high - spread * _mean_above(-z_high)
+    else:
+        value = pair.low + spread * (_mean_above(z_low) - (0.0 if z_high is None else _mean_above(z_high)))
+    return torch.where(sigma > 0, value, pair.h(x))
+
+
+_FAR = 40.0
+"""So many standard deviations from a limit, the normal distribution is 0 or 1 in every dtype."""
+
+
+def _piecewise(pair: HardPair | Pair) -> HardPair:
+    if isinstance(pair, Pair):
+        raise ValueError(f"draw='mean' of noise at the input is for piecewise linear functions, not for {pair}")
+    return pair
+
+
+def _distances(x: Tensor, pair: HardPair, sigma: Tensor) -> tuple[Tensor, Any, Any]:
+    """s, z_low and z_high of :func:`smoothed`; None for a side without a limit, and s = slope where sigma is 0.
+
+    x is kept near the limits: beyond, where h is constant, the difference of two large numbers would lose it.
+    """
+    sigma = torch.where(sigma > 0, sigma, torch.ones_like(sigma))
+    if pair.low > -math.inf:
+        x = torch.maximum(x, pair.x_low - _FAR * sigma)
+    if pair.high < math.inf:
+        x = torch.minimum(x, pair.x_high + _FAR * sigma)
+    spread, u = pair.slope * sigma, pair.u(x)
+    z_low = (u - pair.low) / spread if pair.low > -math.inf else None
+    return spread, z_low, (u - pair.high) / spread if pair.high < math.inf else None
+
+
+def _mean_above(z: Tensor) -> Tensor:
+    """``E[max(z + xi, 0)]``."""
+    near = z.clamp(max=_FAR)
+    return torch.where(z > _FAR, z, near * _normal(near) + _density(near))
+
+
+def _normal(z: Tensor | None) -> Tensor | float:
+    """The normal distribution Phi(z); for a limit that is missing, infinitely far above, it is 0."""
+    return 0.0 if z is None else 0.5 + 0.5 * torch.erf(z * math.sqrt(0.5))
+
+
+def _density(z: Tensor | None) -> Tensor | float:
+    """The normal density; 0 for a limit that is missing."""
+    return 0.0 if z is None else torch.exp(-0.5 * z * z) * (1 / math.sqrt(2 * math.pi))
 
 
 def _leaky(h: Tensor, Delta: Tensor, scheme: Scheme) -> Tensor:
@@ -118,7 +184,8 @@ def path_derivatives(
 
     With ``t = tanh(p Delta / 2)``, ``d sigma/d Delta = (c/4) t (1 - t^2) p`` and ``d Delta/dx = h' - u'``. At the
     output the paths are ``(1 - alpha) u'``, ``alpha h'`` and ``d epsilon sigma'``. At the input they are 0,
-    ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``. Autograd computes h' and u' of a :class:`Pair`.
+    ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``; those of its mean are with :func:`smoothed`. Autograd
+    computes h' and u' of a :class:`Pair`.
     """
     h, u = pair.h(x), pair.u(x)
     dh, du = _slopes(pair, x)
@@ -127,6 +194,15 @@ def path_derivatives(
     t = torch.tanh(0.5 * (p * Delta.clamp(-limit, limit)))
     rate = 0.25 * scale * t * (1 - t * t)  # d sigma / d (p Delta)
     zero = torch.zeros_like(x)
+    if scheme.smooths:
+        at = noise_sigma(x, pair, scheme, scale, p)
+        _, low, high = _distances(x, _piecewise(pair), at)
+        inside = (1.0 if low is None else _normal(low)) - _normal(high)
+        nonlinear = torch.where(at > 0, du * inside, dh)
+        if not scheme.learns_p:
+            return Paths(zero, nonlinear, zero, zero)
+        by_sigma = torch.where(at > 0, du * (_density(low) - _density(high)), zero)
+        return Paths(zero, nonlinear, by_sigma * rate * p * (dh - du), by_sigma * rate * Delta)
     if scheme.at_input:
         nonlinear = _slopes(pair, x if xi is None else x + noise_sigma(x, pair, scheme, scale, p) * xi)[0]
         if xi is None or not scheme.learns_p:

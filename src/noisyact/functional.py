@@ -170,7 +170,7 @@ def noisy(
         # A compiled graph needs the scale on x's device. In eager mode, a CPU scalar saves the launch of a fill kernel.
         device = "cpu" if x.device.type == "cuda" and not torch.compiler.is_compiling() else x.device
         scale = torch.full((), noise.scale, dtype=reference.working_dtype(x.dtype), device=device)
-    if not (noise.learns_p and (training or equations.expected_epsilon(noise))):
+    if not (noise.learns_p and (training or noise.smooths or equations.expected_epsilon(noise))):
         p = None  # the result does not depend on p: no path may give it a gradient
     if xi is not None:
         _check_xi(x, xi, seed)

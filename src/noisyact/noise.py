@@ -25,10 +25,22 @@ try:
 except ImportError:  # neither the module nor its settings are public API of torch
     _partitioner = None
 
-__all__ = ["draw_seed", "draw_seeds", "recurrent_normal", "seeds_in_blocks", "standard_normal"]
+__all__ = [
+    "draw_seed",
+    "draw_seeds",
+    "layer_seeds",
+    "recurrent_mask",
+    "recurrent_normal",
+    "recurrent_positions",
+    "seeds_in_blocks",
+    "standard_normal",
+    "threshold",
+]
 
 _MASK = 0xFFFFFFFF
 _ROUNDS = 7
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+"""2^64 over the golden ratio, as an int64."""
 _COUNTERS = 16
 _GROUP = 4 * _COUNTERS
 
@@ -54,7 +66,9 @@ def standard_normal(seed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor
     return normals.reshape(4, groups, _COUNTERS).transpose(0, 1).reshape(-1)[:elements].reshape(shape)
 
 
-def recurrent_normal(seed: Tensor, steps: Tensor, rows: Tensor, count: int, hidden: int) -> Tensor:
+def recurrent_normal(
+    seed: Tensor, steps: Tensor, rows: Tensor, count: int, hidden: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Compute the xi of a recurrent layer: nonlinearity n uses normal n % 4 of counter (unit, row, step, n // 4).
 
     Args:
@@ -63,22 +77,85 @@ def recurrent_normal(seed: Tensor, steps: Tensor, rows: Tensor, count: int, hidd
         rows: [R], the batch index of each row.
         count: the number of nonlinearities in a cell.
         hidden: the number of units.
+        dtype: float32 or float64; the counter's words are the same, and Box-Muller is computed in this dtype.
 
-    Returns: [R, count, hidden], float32.
+    Returns: [R, count, hidden].
 
     >>> recurrent_normal(torch.tensor(7), torch.tensor([0, 1]), torch.tensor([0, 0]), count=5, hidden=3).shape
     torch.Size([2, 5, 3])
     """
-    unit = torch.arange(hidden, dtype=torch.int64, device=seed.device).expand(len(rows), hidden)
-    row, step = (place.to(torch.int64)[:, None].expand(len(rows), hidden) for place in (rows, steps))
     normals = []
     for block in range(-(-count // 4)):
-        normals += _four_normals(seed, unit, row, step, torch.full_like(unit, block))
+        normals += _four_normals(seed, *_counters(steps, rows, hidden, block), dtype)
     return torch.stack(normals[:count], dim=1)
 
 
-def _four_normals(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> list[Tensor]:
-    """The four normals of each counter, by Philox4x32 with 7 rounds and Box-Muller."""
+def recurrent_mask(
+    seed: Tensor, steps: Tensor, rows: Tensor, units: int, rate: float, block: int, word: int = 0
+) -> Tensor:
+    """Choose units of a recurrent layer with a probability: those whose word is below :func:`threshold`.
+
+    Args:
+        seed, steps, rows: as in :func:`recurrent_normal`.
+        units: the number of units.
+        rate: the probability.
+        block: the last word of the counter (unit, row, step, block); the noise has blocks 0 and 1.
+        word: which of the counter's four words.
+
+    Returns: [R, units], bool.
+
+    >>> recurrent_mask(torch.tensor(7), torch.tensor([0, 1]), torch.tensor([0, 0]), units=5, rate=0.3, block=2)
+    tensor([[ True, False,  True,  True, False],
+            [ True, False,  True,  True,  True]])
+    """
+    words = _philox(seed, *_counters(steps, rows, units, block))[word]
+    return words < threshold(rate)
+
+
+def threshold(rate: float) -> int:
+    """The number of 32-bit words, 2^32 in all, that choose a unit with the given probability.
+
+    >>> threshold(0.0), threshold(0.5), threshold(1 - 1e-12)
+    (0, 2147483648, 4294967295)
+    """
+    return min(round(rate * 2**32), _MASK)
+
+
+def recurrent_positions(
+    sizes: Sequence[int], device: torch.device, first_step: int = 0, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The step and the batch index of each row of a recurrent layer's output: `steps` and `rows` of its noise.
+
+    Args:
+        sizes: the number of rows at each step.
+        first_step: the position of the first step.
+        rows: the position of each sequence of the batch; None for 0, 1, 2, ...
+
+    >>> recurrent_positions([2, 1], torch.device("cpu"), first_step=5)
+    (tensor([5, 5, 6]), tensor([0, 1, 0]))
+    """
+    steps = torch.cat([torch.full((size,), first_step + t, device=device) for t, size in enumerate(sizes)])
+    rows = torch.arange(sizes[0], device=device) if rows is None else rows
+    return steps, torch.cat([rows[:size] for size in sizes])
+
+
+def _counters(steps: Tensor, rows: Tensor, units: int, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four words of the counter of each row and unit."""
+    unit = torch.arange(units, dtype=torch.int64, device=rows.device).expand(len(rows), units)
+    row, step = (place.to(torch.int64)[:, None].expand(len(rows), units) for place in (rows, steps))
+    return unit, row, step, torch.full_like(unit, block)
+
+
+def _four_normals(
+    seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """The four normals of each counter, by Box-Muller."""
+    w0, w1, w2, w3 = _philox(seed, c0, c1, c2, c3)
+    return [*_normal_pair(w0, w1, dtype), *_normal_pair(w2, w3, dtype)]
+
+
+def _philox(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four 32-bit words of each counter, by Philox4x32 with 7 rounds."""
     seed = seed.reshape(())
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
     for _ in range(_ROUNDS):
@@ -87,15 +164,26 @@ def _four_normals(seed: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) 
         a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c1, c2, c3 = ((b >> 32) ^ (c1 ^ k0)) & _MASK, b, ((a >> 32) ^ (c3 ^ k1)) & _MASK, a
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return [*_normal_pair(c0, c1 & _MASK), *_normal_pair(c2, c3 & _MASK)]
+    return c0, c1 & _MASK, c2, c3 & _MASK
 
 
-def _normal_pair(w0: Tensor, w1: Tensor) -> tuple[Tensor, Tensor]:
+def _normal_pair(w0: Tensor, w1: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Box-Muller: the radius from 31 bits, never exactly 0; the angle from 32 bits as a signed fraction of 2 pi."""
-    u = ((w0 >> 1).to(torch.float32) + 0.5) * 2.0**-31
-    turn = ((w1 ^ 0x80000000) - 0x80000000).to(torch.float32) * 2.0**-32
+    u = ((w0 >> 1).to(dtype) + 0.5) * 2.0**-31
+    turn = ((w1 ^ 0x80000000) - 0x80000000).to(dtype) * 2.0**-32
     radius, angle = torch.sqrt(-2.0 * torch.log(u)), (2.0 * math.pi) * turn
     return radius * torch.cos(angle), radius * torch.sin(angle)
+
+
+def layer_seeds(seed: Tensor, count: int) -> Sequence[Tensor]:
+    """The seeds of several layers and directions from one: ``seed + i * 0x9E3779B97F4A7C15`` modulo 2^64.
+
+    >>> layer_seeds(torch.tensor(7), 2)
+    (tensor(7), tensor(-7046029254386353124))
+    """
+    if count == 1:
+        return [seed]
+    return (torch.arange(count, device=seed.device) * _GOLDEN + seed.reshape(())).unbind()
 
 
 def draw_seeds(device: torch.device, count: int) -> Sequence[Tensor]:

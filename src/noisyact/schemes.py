@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 __all__ = ["DRAWS", "NAH", "NAN", "NANI", "NANIL", "NANIS", "Scheme", "scheme"]
 
 DRAWS = ("sample", "mean", "centred")
-"""The values of ``draw``, which says what noise at the output uses in training."""
+"""The values of ``draw``, which says what training uses of the noise. Noise at the input has no "centred": there xi is
+inside h and has mean 0, so there is no mean to subtract from it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Scheme:
         return getattr(self, "draw", "sample") != "mean"
 
     @property
+    def smooths(self) -> bool:
+        """Whether phi is the mean of h over noise at the input, ``E[h(x + sigma xi)]``: h smoothed by a Gaussian."""
+        return self.at_input and not self.draws
+
+    @property
     def centred(self) -> bool:
         """Whether the mean of epsilon is subtracted."""
         return getattr(self, "draw", "sample") == "centred"
@@ -76,8 +82,9 @@ class Scheme:
                     raise TypeError(f"{where}: clip must be True or False")
                 continue
             if field.name == "draw":
-                if value not in DRAWS:
-                    raise ValueError(f"{where}: draw must be one of {', '.join(map(repr, DRAWS))}")
+                allowed = DRAWS[:2] if self.at_input else DRAWS
+                if value not in allowed:
+                    raise ValueError(f"{where}: draw must be one of {', '.join(map(repr, allowed))}")
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{where}: {field.name} must be a number")
@@ -155,11 +162,20 @@ class NAH(_OutputNoise):
 class NANI(Scheme):
     """Normal noise with fixed sigma at the input: ``phi(x, xi) = h(x + sigma xi)``.
 
+    Args:
+        sigma: the standard deviation of the noise.
+        draw: ``"sample"`` trains with a fresh draw and tests with h(x), as the paper does. ``"mean"`` replaces phi by
+            its mean over xi, ``E[h(x + sigma xi)]``, in training and in testing: h smoothed by a Gaussian, which has a
+            slope everywhere and no randomness. It has a closed form for piecewise linear h, and is for these alone.
+
     >>> NANI()
     NANI(sigma=0.05)
+    >>> NANI(draw="mean")
+    NANI(sigma=0.05, draw='mean')
     """
 
     sigma: float = 0.05
+    draw: str = "sample"
 
     name = "nani"
     code = 2
@@ -176,11 +192,14 @@ class NANIL(Scheme):
     |p| <= 1, as at initialisation, ``|Delta| >= 13.7 sigma / c``. At c = 0.5 this takes 27 standard deviations, so in
     practice phi equals h and p gets no gradient. The scheme needs a c of several units, as at the start of annealing.
 
+    draw is that of :class:`NANI`. The mean depends on p through sigma, and so gives p a gradient.
+
     >>> NANIL(c=0.25).learns_p
     True
     """
 
     c: float = 0.5
+    draw: str = "sample"
 
     name = "nanil"
     code = 3
@@ -193,11 +212,14 @@ class NANIL(Scheme):
 class NANIS(Scheme):
     """Normal noise with fixed sigma at the input of saturated units: ``h(x + sigma xi)`` if |x| >= x_t, else ``h(x)``.
 
+    draw is that of :class:`NANI`. The mean is the smoothed h where |x| >= x_t, and h elsewhere.
+
     >>> NANIS(sigma=0.1).scale
     0.1
     """
 
     sigma: float = 0.25
+    draw: str = "sample"
 
     name = "nanis"
     code = 4

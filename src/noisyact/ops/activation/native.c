@@ -179,6 +179,9 @@ INLINE void backward_span(const activation *a, const void *g, const void *x, con
             CASE(NANI, 0, call)                                                                                        \
             CASE(NANIL, 0, call)                                                                                       \
             CASE(NANIS, 0, call)                                                                                       \
+            CASE(NANI_MEAN, 0, call)                                                                                   \
+            CASE(NANIL_MEAN, 0, call)                                                                                  \
+            CASE(NANIS_MEAN, 0, call)                                                                                  \
         }                                                                                                              \
     } while (0)
 

@@ -130,7 +130,7 @@ def _launchers(
 
 def function_constants(scheme: Scheme, pair: HardPair, stochastic: bool) -> dict[str, Any]:
     """The compile-time constants of a function: FUNCTION, and EXPECTED, which is None if noise is drawn."""
-    noise = code_of(scheme) if stochastic or not scheme.at_input else _NO_NOISE
+    noise = code_of(scheme) if stochastic or scheme.smooths or not scheme.at_input else _NO_NOISE
     return {
         "EXPECTED": None if stochastic else expected_epsilon(scheme),
         "FUNCTION": (noise, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low, pair.high, _HARD),

@@ -19,7 +19,10 @@ from noisyact.schemes import Scheme
 
 __all__ = ["check", "code_of", "obstacle", "on"]
 
-_CODES = {("nah", "centred"): 5, ("nah", "mean"): 6, ("nan", "mean"): 7}
+_CODES = {
+    ("nah", "centred"): 5, ("nah", "mean"): 6, ("nan", "mean"): 7, ("nani", "mean"): 8, ("nanil", "mean"): 9,
+    ("nanis", "mean"): 10,
+}  # fmt: skip
 
 
 @constant

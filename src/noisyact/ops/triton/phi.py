@@ -19,6 +19,9 @@ __all__ = ["HARD", "NONE", "SOFT_SIGMOID", "SOFT_TANH", "drawn_epsilon", "expect
 
 NONE = tl.constexpr(-1)
 NAN, NAH, NANI, NANIL, NANIS, NAH_CENTRED, NAH_MEAN, NAN_MEAN = (tl.constexpr(code) for code in range(8))
+NANI_MEAN, NANIL_MEAN, NANIS_MEAN = (tl.constexpr(code) for code in range(8, 11))
+ROOT_HALF = tl.constexpr(0.7071067811865476)
+DENSITY_AT_0 = tl.constexpr(0.3989422804014327)
 MEAN_HALF_NORMAL = tl.constexpr(0.7978845608028654)  # E|xi|
 HARD, SOFT_SIGMOID, SOFT_TANH = (tl.constexpr(code) for code in range(3))
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -151,6 +154,59 @@ def _noisy_input(x, epsilon, scale, SCHEME: tl.constexpr, SLOPE: tl.constexpr, O
 
 
 @triton.jit
+def _edge(u, spread, LIMIT: tl.constexpr):
+    """Of h smoothed at one of its limits, with z = (u - LIMIT) / spread: what smoothing adds there in units of the
+    spread, E[max(z + xi, 0)] - max(z, 0), and the normal distribution and density at z. An infinite limit adds nothing.
+    """
+    zero = tl.zeros_like(u)
+    if LIMIT == float("inf"):
+        return zero, zero, zero
+    elif LIMIT == float("-inf"):
+        return zero, zero + 1.0, zero
+    else:
+        z = tl.minimum(tl.maximum((u - LIMIT) / spread, -30.0), 30.0)
+        size = tl.abs(z)
+        density = DENSITY_AT_0 * exp2(z * z * (-0.5 * LOG2_E))
+        tail = 0.5 - 0.5 * tl.erf(size * ROOT_HALF)
+        return density - size * tail, tl.where(z < 0.0, tail, 1.0 - tail), density
+
+
+@triton.jit
+def _smoothed(u, sigma, SLOPE: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """E[h(x + sigma xi)] of a hard h, and its derivatives by x and by sigma; h where sigma is 0."""
+    h = _clip(u, LOW, HIGH)
+    noisy = sigma > 0.0
+    spread = tl.where(noisy, SLOPE * sigma, 1.0)
+    low, below_low, density_low = _edge(u, spread, LOW)
+    high, below_high, density_high = _edge(u, spread, HIGH)
+    value = tl.where(noisy, h + spread * (low - high), h)
+    by_x = tl.where(noisy, SLOPE * (below_low - below_high), tl.where(h == u, SLOPE, 0.0))
+    return value, by_x, tl.where(noisy, SLOPE * (density_low - density_high), 0.0)
+
+
+@triton.jit
+def _mean(x, p, scale, SCHEME: tl.constexpr, SLOPE: tl.constexpr, OFFSET: tl.constexpr, LOW: tl.constexpr,
+          HIGH: tl.constexpr):  # fmt: skip
+    """The mean over xi of a scheme with noise at the input, dphi/dx and dphi/dp."""
+    u = _u(x, SLOPE, OFFSET)
+    zero = tl.zeros_like(x)
+    if SCHEME == NANIL_MEAN:
+        gap = _gap(_clip(u, LOW, HIGH), u, LOW, HIGH)
+        depth = _depth(gap)
+        t = _t(p, depth)
+        value, by_x, by_sigma = _smoothed(u, (0.25 * scale) * t * t, SLOPE, LOW, HIGH)
+        rate = (0.25 * scale) * (t - t * t * t) * by_sigma  # d phi / d (|p| |Delta|), through sigma
+        deeper = _with_sign(zero + SLOPE, -gap)
+        return value, by_x + tl.where(depth > 0.0, rate * tl.abs(p) * deeper, 0.0), _with_sign(rate * depth, p)
+    elif SCHEME == NANIS_MEAN:
+        value, by_x, _ = _smoothed(u, tl.where((u <= LOW) | (u >= HIGH), zero + scale, zero), SLOPE, LOW, HIGH)
+        return value, by_x, zero
+    else:
+        value, by_x, _ = _smoothed(u, zero + scale, SLOPE, LOW, HIGH)
+        return value, by_x, zero
+
+
+@triton.jit
 def phi(
     x, p, epsilon, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, SLOPE: tl.constexpr,
     OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr,
@@ -160,6 +216,8 @@ def phi(
         return _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
     elif SCHEME == NANI or SCHEME == NANIS:
         return _h(_noisy_input(x, epsilon, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH), SLOPE, OFFSET, LOW, HIGH, SOFT)
+    elif SCHEME >= NANI_MEAN:
+        return _mean(x, p, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH)[0]
     else:
         h = _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
         gap = _gap(h, _u(x, SLOPE, OFFSET), LOW, HIGH)
@@ -189,6 +247,8 @@ def phi_derivatives(
         v = _noisy_input(x, epsilon, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH)
         value = _h(v, SLOPE, OFFSET, LOW, HIGH, SOFT)
         return value, _h_slope(v, value, SLOPE, OFFSET, LOW, HIGH, SOFT), zero
+    elif SCHEME >= NANI_MEAN:
+        return _mean(x, p, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH)
     else:
         gap = _gap(h, _u(x, SLOPE, OFFSET), LOW, HIGH)
         depth = _depth(gap)

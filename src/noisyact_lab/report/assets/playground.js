@@ -15,6 +15,7 @@ const SLIDERS = {
   p: { letter: "p", low: -3, high: 3, step: 0.05, value: 1 },
   sigma: { letter: "σ", low: 0, high: 2, step: 0.01, value: 0.25 },
 };
+const DRAWS = { sample: "", mean: "; trained with the mean over ξ", centred: "; trained without the noise’s mean" };
 const HARD = { tanh: "hard tanh", sigmoid: "hard sigmoid", relu: "ReLU" };
 
 function standardNormal() {
@@ -23,7 +24,7 @@ function standardNormal() {
 
 function playground(parent) {
   const settings = { clip: false };
-  const choices = { scheme: "nah", pair: "tanh" };
+  const choices = { scheme: "nah", pair: "tanh", draw: "sample" };
   const form = html(parent, "form", { class: "controls", "aria-label": "settings of the playground" });
   form.addEventListener("submit", (event) => event.preventDefault());
   const fields = {};
@@ -35,9 +36,11 @@ function playground(parent) {
     for (const [value, text] of Object.entries(names)) html(select, "option", { value }, text);
     select.value = choices[name];
     select.addEventListener("change", () => { choices[name] = select.value; draw(); });
+    return select;
   };
   choice("scheme", "scheme", Object.fromEntries(Object.keys(SCHEMES).map((name) => [name, name.toUpperCase()])));
   choice("pair", "function", HARD);
+  const drawn = choice("draw", "draw", { sample: "sample", mean: "mean", centred: "centred" });
   for (const [name, { letter, low, high, step, value }] of Object.entries(SLIDERS)) {
     settings[name] = value;
     const label = html(form, "label", { class: "slider" });
@@ -80,7 +83,7 @@ function playground(parent) {
   function seriesFor(which) {
     const at = (x, xi) => phi(x, xi, choices.scheme, settings, choices.pair)[which];
     const many = noise.map((_, i) => xs[i % xs.length]);
-    const hard = (x) => (which === 0 ? hardAndLinear(x, choices.pair)[0] : phi(x, null, "nani", settings, choices.pair)[1]);
+    const hard = (x) => (which === 0 ? hardAndLinear(x, choices.pair)[0] : phi(x, null, "nani", { ...settings, draw: "sample" }, choices.pair)[1]);
     const line = (title, f, style) => ({ title, key: title, kind: "line", style, x: xs, y: xs.map(f) });
     const found = [
       { title: "samples", key: "samples", kind: "dots", style: "arm c5", x: many, y: many.map((x, i) => at(x, noise[i])) },
@@ -93,10 +96,14 @@ function playground(parent) {
 
   function draw() {
     const { uses, text } = SCHEMES[choices.scheme];
+    const centres = uses.includes("alpha"); // noise at the input has mean 0
+    drawn.options[2].disabled = !centres;
+    if (!centres && choices.draw === "centred") drawn.value = choices.draw = "sample";
+    settings.draw = choices.draw;
     for (const [name, inputs] of Object.entries(fields)) for (const input of inputs) input.disabled = !uses.includes(name);
     const values = uses.filter((name) => name !== "clip").map((name) => `${SLIDERS[name].letter} = ${settings[name]}`);
     const clipped = uses.includes("clip") && settings.clip ? ", clipped" : "";
-    formula.textContent = `${text}${uses.includes("c") ? SIGMA : ""}. Here: ${HARD[choices.pair]}, ${values.join(", ")}${clipped}.`;
+    formula.textContent = `${text}${uses.includes("c") ? SIGMA : ""}. Here: ${HARD[choices.pair]}, ${values.join(", ")}${clipped}${DRAWS[choices.draw]}.`;
     charts.forEach((c, which) => c.replace(seriesFor(which)));
   }
   drawNoise();
