@@ -27,17 +27,29 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if not present:
         why = f"no library in NOISYACT_LIBRARIES={chosen}" if chosen else "not compiled when the package was installed"
         return None, f"{why}{'' if chosen else ' (no C compiler then)'}; torch operations are used"
-    for level in present:
-        if runs(level):
-            try:
-                return ctypes.CDLL(str(library_path(level, folder))), f"compiled C kernels for {level}"
-            except OSError as error:
-                return None, f"the library for {level} does not load: {error}"
-    return None, f"no library fits this processor (compiled: {', '.join(present)})"
+    fitting = [level for level in present if runs(level)]
+    if not fitting:
+        return None, f"no library fits this processor (compiled: {', '.join(present)}); torch operations are used"
+    failures = []
+    for level in fitting:
+        try:
+            found = ctypes.CDLL(str(library_path(level, folder)))
+            getattr(found, _A_FUNCTION)
+        except (OSError, AttributeError) as error:
+            failures.append(f"the library for {level} does not load: {error}")
+        else:
+            return found, "; ".join([f"compiled C kernels for {level}", *failures])
+    return None, f"{failures[0]}; torch operations are used"
+
+
+_A_FUNCTION = "noisyact_matmul"  # which a foreign library does not have
 
 
 def runs(level: str) -> bool:
     """Whether this processor supports the instruction set."""
+    if platform.system() != "Linux":
+        known = {"AVX512": ("x86-64-v4", "x86-64-v3"), "AVX2": ("x86-64-v3",)}
+        return level in ("x86-64", "generic", *known.get(torch.backends.cpu.get_cpu_capability(), ()))
     needed = {
         "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
         "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
@@ -47,10 +59,9 @@ def runs(level: str) -> bool:
 
 @functools.cache
 def _processor_flags() -> frozenset[str]:
-    if platform.system() == "Linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.split(":", 1)[1].split())
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.split(":", 1)[1].split())
     return frozenset()
 
 

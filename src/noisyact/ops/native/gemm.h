@@ -9,31 +9,31 @@
 
 #include <stddef.h>
 
-#include "simd.h"
+#include "real.h"
 
 #define COLUMNS 4
 #define AHEAD 24 /* steps of k */
 /* ROWS x COLUMNS sums, COLUMNS weights and one broadcast must fit the registers. */
-#if LANES == 16
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
 #define ROWS 6
 #else
 #define ROWS 2
 #endif
 
-INLINE void multiply_fixed(const int rows, const int columns, const float *const *left, int64_t step,
-                           const float *packed, int64_t depth, floats out[ROWS][COLUMNS]) {
-    floats sum[ROWS][COLUMNS];
+INLINE void multiply_fixed(const int rows, const int columns, const real *const *left, int64_t step,
+                           const real *packed, int64_t depth, reals out[ROWS][COLUMNS]) {
+    reals sum[ROWS][COLUMNS];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < columns; v++) sum[r][v] = out[r][v];
     for (int64_t k = 0; k < depth; k++) {
-        floats w[COLUMNS];
+        reals w[COLUMNS];
         for (int v = 0; v < columns; v++) {
             w[v] = load(packed + (k * columns + v) * LANES);
             /* The hardware prefetcher stops at page boundaries, which a block of weights crosses often. */
             __builtin_prefetch(packed + ((k + AHEAD) * columns + v) * LANES);
         }
         for (int r = 0; r < rows; r++) {
-            floats x = every(left[r][k * step]);
+            reals x = every(left[r][k * step]);
             for (int v = 0; v < columns; v++) sum[r][v] += x * w[v];
         }
     }
@@ -42,8 +42,8 @@ INLINE void multiply_fixed(const int rows, const int columns, const float *const
 }
 
 /* One copy of the code for each number of rows, so that the sums stay in registers. */
-INLINE void multiply_columns(int rows, const int columns, const float *const *left, int64_t step, const float *packed,
-                             int64_t depth, floats out[ROWS][COLUMNS]) {
+INLINE void multiply_columns(int rows, const int columns, const real *const *left, int64_t step, const real *packed,
+                             int64_t depth, reals out[ROWS][COLUMNS]) {
     switch (rows) {
     case 1: multiply_fixed(1, columns, left, step, packed, depth, out); break;
     case 2: multiply_fixed(2, columns, left, step, packed, depth, out); break;
@@ -56,8 +56,8 @@ INLINE void multiply_columns(int rows, const int columns, const float *const *le
     }
 }
 
-static inline void multiply_rows(int rows, int columns, const float *const *left, int64_t step, const float *packed,
-                                 int64_t depth, floats out[ROWS][COLUMNS]) {
+static inline void multiply_rows(int rows, int columns, const real *const *left, int64_t step, const real *packed,
+                                 int64_t depth, reals out[ROWS][COLUMNS]) {
     int nothing = 1;
     for (int r = 0; r < rows; r++) nothing &= left[r] == NULL;
     if (nothing) return;
@@ -70,9 +70,9 @@ static inline void multiply_rows(int rows, int columns, const float *const *left
 }
 
 /* One stage of the transposition of LANES vectors: it swaps off-diagonal blocks of s x s elements. */
-INLINE void exchange(floats rows[LANES], const int s) {
+INLINE void exchange(reals rows[LANES], const int s) {
 #if defined(__GNUC__) && !defined(__clang__)
-    ints low = {0}, high = {0};
+    bits low = {0}, high = {0};
     for (int j = 0; j < LANES; j++) {
         low[j] = j & s ? LANES + j - s : j;
         high[j] = j & s ? LANES + j : j + s;
@@ -81,7 +81,7 @@ INLINE void exchange(floats rows[LANES], const int s) {
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) {
         if (i & s) continue;
-        floats a = rows[i], b = rows[i + s];
+        reals a = rows[i], b = rows[i + s];
 #if defined(__GNUC__) && !defined(__clang__)
         rows[i] = __builtin_shuffle(a, b, low);
         rows[i + s] = __builtin_shuffle(a, b, high);
@@ -94,7 +94,7 @@ INLINE void exchange(floats rows[LANES], const int s) {
     }
 }
 
-INLINE void transpose(floats rows[LANES]) {
+INLINE void transpose(reals rows[LANES]) {
     exchange(rows, 1);
     exchange(rows, 2);
     if (LANES > 4) exchange(rows, 4 % LANES);
@@ -103,11 +103,11 @@ INLINE void transpose(floats rows[LANES]) {
 
 /* Transpose up to LANES rows, from[row][k] with `from_row` between rows, to to[k][lane] with `to_k` between vectors. The
  * lanes of rows that are not present are zero. */
-static inline void transpose_rows(const float *from, int64_t from_row, int present, int64_t depth, float *to,
+static inline void transpose_rows(const real *from, int64_t from_row, int present, int64_t depth, real *to,
                                   int64_t to_k) {
     for (int64_t k = 0; k < depth; k += LANES) {
         int64_t some = depth - k < LANES ? depth - k : LANES;
-        floats square[LANES];
+        reals square[LANES];
         if (present == LANES && some == LANES) {
             for (int j = 0; j < LANES; j++) square[j] = load(from + j * from_row + k);
             transpose(square);
@@ -115,8 +115,8 @@ static inline void transpose_rows(const float *from, int64_t from_row, int prese
             continue;
         }
         for (int j = 0; j < LANES; j++) {
-            float padded[LANES] = {0};
-            if (j < present) memcpy(padded, from + j * from_row + k, (size_t)some * sizeof(float));
+            real padded[LANES] = {0};
+            if (j < present) memcpy(padded, from + j * from_row + k, (size_t)some * sizeof(real));
             square[j] = load(padded);
         }
         transpose(square);

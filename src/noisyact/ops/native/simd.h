@@ -9,17 +9,25 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+/* With doubles a vector of floats has half the width, so that a vector of as many doubles fits a register. */
+#if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
+#endif
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && !defined(NOISYACT_DOUBLE)
 #define LANES 16
-#elif defined(__AVX2__) && defined(__FMA__)
-#include <immintrin.h>
+#elif defined(__AVX2__) && defined(__FMA__) && (defined(__AVX512F__) || !defined(NOISYACT_DOUBLE))
 #define LANES 8
 #else
 #define LANES 4
 #endif
 
+/* A vector of doubles does not fit a register of the plain variant. There the compiler decides what to inline: with
+ * everything inlined it takes four times as long. */
+#if defined(NOISYACT_DOUBLE) && LANES == 4 && !defined(__AVX2__)
+#define INLINE static inline
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));

@@ -13,30 +13,20 @@ from noisyact import equations
 from noisyact.pairs import HardPair
 from noisyact.schemes import NAH, NANI, Scheme
 
-__all__ = ["Unit", "address", "contiguous"]
+__all__ = ["DoubleUnit", "Unit", "address", "contiguous"]
 
 _FUNCTIONS = ("piecewise", "sigmoid", "tanh")
 """The enumeration `function` of phi.h."""
 
 
-class Unit(ctypes.Structure):
-    """The structure `unit` of phi.h."""
+_INTEGERS = ("scheme", "stochastic", "clip", "one_sided", "function")
+_REALS = ("expectation", "shift", "alpha", "scale", "slope", "offset", "low", "high")
+_MEAN = 3
+"""The schemes with noise at the input whose draw is "mean" have codes of their own in phi.h, that much higher."""
 
-    _fields_ = (
-        ("scheme", ctypes.c_int32),
-        ("stochastic", ctypes.c_int32),
-        ("clip", ctypes.c_int32),
-        ("one_sided", ctypes.c_int32),
-        ("function", ctypes.c_int32),
-        ("expectation", ctypes.c_float),
-        ("shift", ctypes.c_float),
-        ("alpha", ctypes.c_float),
-        ("scale", ctypes.c_float),
-        ("slope", ctypes.c_float),
-        ("offset", ctypes.c_float),
-        ("low", ctypes.c_float),
-        ("high", ctypes.c_float),
-    )
+
+class _UnitBase(ctypes.Structure):
+    """How a structure `unit` of phi.h is filled, whatever its number type."""
 
     @classmethod
     def of(
@@ -51,9 +41,13 @@ class Unit(ctypes.Structure):
         if scheme is None:
             scheme, scale, stochastic = NANI(sigma=0.0), 0.0, False
         stochastic = stochastic and scheme.draws
+        if scheme.smooths and function != "piecewise":
+            raise ValueError(
+                f"{scheme!r}: the mean of noise at the input is for hard functions, not for the {function}"
+            )
         shift = equations.MEAN_HALF_NORMAL if isinstance(scheme, NAH) and scheme.centred else 0.0
         return cls(
-            scheme=scheme.code,
+            scheme=scheme.code + (_MEAN if scheme.smooths else 0),
             stochastic=stochastic,
             clip=scheme.clips,
             one_sided=math.isinf(pair.low) or math.isinf(pair.high),
@@ -68,6 +62,18 @@ class Unit(ctypes.Structure):
             low=pair.low,
             high=pair.high,
         )
+
+
+class Unit(_UnitBase):
+    """The structure `unit` of phi.h in float32."""
+
+    _fields_ = (*((name, ctypes.c_int32) for name in _INTEGERS), *((name, ctypes.c_float) for name in _REALS))
+
+
+class DoubleUnit(_UnitBase):
+    """The structure `unit` of phi.h in float64."""
+
+    _fields_ = (*((name, ctypes.c_int32) for name in _INTEGERS), *((name, ctypes.c_double) for name in _REALS))
 
 
 def contiguous(tensor: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

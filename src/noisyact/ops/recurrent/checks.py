@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.dispatch import batched
-from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights, StateRules
 
 __all__ = [
-    "MisfitError", "check_backward", "check_cell", "check_layer", "check_rows", "check_sizes",
-    "no_second_derivative",
+    "LAST_STEP", "MisfitError", "check_backward", "check_cell", "check_layer", "check_position", "check_rate",
+    "check_rows", "check_rules", "check_sizes", "no_second_derivative",
 ]  # fmt: skip
 
 
@@ -76,6 +76,51 @@ def check_layer(
     return output
 
 
+def check_rules(
+    kind: str, rules: StateRules, like: Tensor, steps: int | None, batch: int, output: int, hidden: int
+) -> None:
+    """Raise an error that names a tensor or number unless the rules fit a layer in one direction.
+
+    Args:
+        like: a tensor with the device and dtype of the layer's input.
+        steps: the number of steps of a rectangular batch; None for a packed one, which has no resets.
+        batch: the number of rows at the first step.
+        output: the width of h.
+        hidden: the width of c.
+    """
+    device, dtype = like.device, like.dtype
+    if rules.reset is not None:
+        if steps is None:
+            raise ValueError("a packed sequence has no resets: use padded input with reset")
+        _fit("reset", rules.reset, (steps, batch), device, torch.bool)
+    if rules.reset_h is not None:
+        _fit("reset_to", rules.reset_h, (batch, output), device, dtype)
+    if rules.reset_c is not None:
+        _fit("reset_to[1]", rules.reset_c, (batch, hidden), device, dtype)
+    if rules.reset_h is not None and (rules.reset_c is None) == (kind == "lstm"):
+        raise ValueError("reset_h and reset_c: an LSTM needs both or none, and other layers have no c")
+    if rules.rows is not None:
+        _fit("rows", rules.rows, (batch,), device, torch.int64)
+    seed = rules.mask_seed
+    if seed is not None and (seed.numel() != 1 or seed.dtype is not torch.int64 or seed.device != device):
+        raise _misfit("seed", seed, (), device, torch.int64)
+    for name in ("zoneout_h", "zoneout_c", "recurrent_dropout"):
+        check_rate(name, getattr(rules, name))
+    if rules.first_step < 0 or rules.first_step + (steps or 0) > LAST_STEP:
+        raise ValueError(f"first_step={rules.first_step}: the steps must be in [0, {LAST_STEP}]")
+
+
+def check_rate(name: str, rate: float) -> float:
+    """Return a probability, or raise an error that names it unless it is in [0, 1)."""
+    if not isinstance(rate, (int, float)) or isinstance(rate, bool):
+        raise TypeError(f"{name} must be a number, not {rate!r}")
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name}={rate}: a probability in [0, 1) is allowed")
+    return float(rate)
+
+
+LAST_STEP = 2**31 - 1
+"""The kernels count steps in 32 bits."""
 _NEEDED = {"lstm": ("c",), "gru": ("recurrent", "h")}
 
 
@@ -97,6 +142,14 @@ def check_cell(
         elif name in _NEEDED.get(kind, ()):
             raise ValueError(f"{name} is None: a cell of kind {kind!r} needs it")
     _check_noise(kind, hidden, p, seed, noise, device)
+
+
+def check_position(a: Tensor, first_step: int, rows: Tensor | None) -> None:
+    """Raise an error unless the position of a cell's noise fits its pre-activations a, [batch, gates * H]."""
+    if rows is not None:
+        _fit("rows", rows, (a.shape[0],), a.device, torch.int64)
+    if first_step < 0 or first_step >= LAST_STEP:
+        raise ValueError(f"first_step={first_step}: the steps must be in [0, {LAST_STEP}]")
 
 
 def check_sizes(sizes: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The weights and the noise of a recurrent layer, in the types that all backends take."""
+"""The weights, the noise and the rules for the state of a recurrent layer, in the types that all backends take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["GATES", "NONLINEARITIES", "CellNoise", "LayerWeights"]
+__all__ = ["GATES", "NONLINEARITIES", "PLAIN_STATE", "CellNoise", "LayerWeights", "StateRules"]
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 NONLINEARITIES = {"lstm": 5, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -87,6 +87,74 @@ class CellNoise(NamedTuple):
     def gate_pair(self) -> HardPair | Pair:
         """h and u of the sigmoids."""
         return HARD_SIGMOID if self.hard else _SOFT_SIGMOID
+
+
+class StateRules(NamedTuple):
+    """What happens to the state of one layer in one direction between its steps, and the position of its noise.
+
+    A step does, in this order:
+
+    1. reset: ``h, c = reset_h, reset_c`` in the rows b with ``reset[t, b]``. No gradient passes a reset.
+    2. the recurrent product: ``W_hh (d h)`` instead of ``W_hh h``, with the mask d of the recurrent dropout. Everything
+       else, such as the GRU's ``z h``, uses h without the mask.
+    3. the cell (and the projection), which computes h' and c'. The LSTM's ``h' = o tanh(c')`` has c' before zoneout.
+    4. zoneout: ``h = m_h h + (1 - m_h) h'`` and ``c = m_c c + (1 - m_c) c'``. The output of the step is this h.
+
+    The masks are functions of `mask_seed`. With w = word w of Philox's counter (unit, row, step, block), a unit is
+    chosen where ``w < threshold(rate)`` (:func:`noisyact.noise.threshold`, an integer):
+
+    - m_h = 1 where word 0 of (unit of h, row, step, 2) is chosen with the rate `zoneout_h`;
+    - m_c = 1 where word 1 of (unit of c, row, step, 2) is chosen with the rate `zoneout_c`;
+    - d = 0 where word 0 of (unit of h, row, 0, 3) is chosen with the rate `recurrent_dropout`, else 1 / (1 - rate).
+
+    If `mask_seed` is None, zoneout uses the expectation, m = rate, and there is no recurrent dropout.
+
+    In the counters of the noise and of the masks, the step is ``first_step + t`` and the row ``rows[b]``, of which
+    Philox uses the low 32 bits; without `rows` it is b.
+
+    The fields are tensors and numbers, so that an operator of torch takes them as ``*rules``.
+
+    Args:
+        reset: [steps, batch], bool: whether the state of a row is replaced before step t is computed, in either
+            direction. A reversed layer gets the user's mask shifted by one step (:func:`noisyact.recurrent.state.
+            in_reverse`). Only for a rectangular batch.
+        reset_h: [batch, H or projection], in the dtype of the input; None for zeros. It gets a gradient.
+        reset_c: [batch, H], the same for the LSTM's c.
+        rows: [batch], int64; None for 0, 1, 2, ...
+        mask_seed: int64, one element; None for expectations.
+        zoneout_h: the probability that a unit of h keeps its value.
+        zoneout_c: the probability that a unit of c keeps its value.
+        recurrent_dropout: the probability that the recurrent product does not see a unit of h.
+        first_step: the position of the first step.
+    """
+
+    reset: Tensor | None = None
+    reset_h: Tensor | None = None
+    reset_c: Tensor | None = None
+    rows: Tensor | None = None
+    mask_seed: Tensor | None = None
+    zoneout_h: float = 0.0
+    zoneout_c: float = 0.0
+    recurrent_dropout: float = 0.0
+    first_step: int = 0
+
+    def in_use(self) -> tuple[str, ...]:
+        """The names of the features that the call uses. A backend must support all of them."""
+        used = {
+            "reset": self.reset is not None,
+            "zoneout": self.zoneout_h > 0 or self.zoneout_c > 0,
+            "recurrent_dropout": self.recurrent_dropout > 0 and self.mask_seed is not None,
+            "first_step": self.first_step != 0,
+            "rows": self.rows is not None,
+        }
+        return tuple(name for name, is_used in used.items() if is_used)
+
+
+PLAIN_STATE = StateRules()
+"""The rules of a layer without resets, zoneout and recurrent dropout, with the noise of steps 0, 1, ... and all rows.
+
+Compared by identity: every function that takes rules has it as its default and does nothing more for it.
+"""
 
 
 @functools.lru_cache(maxsize=64)

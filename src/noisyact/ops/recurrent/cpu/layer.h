@@ -7,8 +7,26 @@
 /* [gates][hidden][...]; the biases may be NULL. p: [nonlinearities][hidden]. w_hr: [output][hidden], the projection of
  * an LSTM's m = o tanh(c) to h, or NULL without a projection: then h is m. */
 typedef struct {
-    const float *w_ih, *w_hh, *b_ih, *b_hh, *p, *w_hr;
+    const real *w_ih, *w_hh, *b_ih, *b_hh, *p, *w_hr;
 } weights;
+
+/* The rules for the state between the steps: StateRules of types.py. Pointers are NULL for what is not in use. */
+typedef struct {
+    const uint8_t *reset;          /* [steps][batch] */
+    const real *reset_h, *reset_c; /* [batch][output], [batch][hidden]; NULL for zeros */
+    const int64_t *rows;           /* [batch] */
+    int64_t first_step;
+    uint64_t seed; /* of the masks */
+    int32_t drawn; /* whether masks are drawn; if not, zoneout uses the expectation */
+    uint32_t limit_h, limit_c, limit_dropout; /* a unit is chosen if its word is below */
+    double zoneout_h, zoneout_c, rate;        /* rate: of the recurrent dropout */
+    /* Recurrent dropout: d, [batch][output]; d h0, d reset_h, and a buffer for d h of all rows, [rows][output]. */
+    const real *dropout, *seen_h0, *seen_reset;
+    real *seen;
+    /* Backward. held: [batch][output], zeros; receives h0's gradient that zoneout passed. reset_held, [batch][output],
+     * and reset_carry, [batch][hidden]: zeros; receive what `held` and `carry` are at resets. */
+    real *held, *reset_held, *reset_carry;
+} rules;
 
 typedef struct {
     cell cell;
@@ -20,11 +38,15 @@ typedef struct {
     int32_t keep; /* whether backward follows; if not, `extra` is [batch][hidden] and holds the LSTM's current c */
     int32_t projected;
     int64_t output; /* the width of h: `hidden`, or the projection's */
+    const rules *rules; /* NULL for none */
 } layer;
 
-/* A copy of the layer whose cell points to p and the bias. */
-static inline layer with_weights(const layer *l, const weights *w) {
+/* A copy of the layer whose cell points to p and the bias, with its rules. */
+static inline layer with_weights(const layer *l, const weights *w, const rules *s) {
     layer own = *l;
+    own.rules = s;
+    own.cell.rows = s ? s->rows : NULL;
+    own.cell.first_step = s ? s->first_step : 0;
     own.projected = w->w_hr != NULL;
     own.cell.p = w->p;
     own.cell.bias = own.cell.kind == GRU && w->b_hh ? w->b_hh + 2 * own.cell.hidden : NULL;
@@ -32,6 +54,13 @@ static inline layer with_weights(const layer *l, const weights *w) {
 }
 
 static inline int is_soft(const layer *l) { return l->cell.state.function != PIECEWISE; }
+
+/* A copy of the layer for a tile. If the constant `ruled` is 0, it has no rules: a plain layer is compiled separately. */
+INLINE layer layer_of(const layer *l, const int ruled) {
+    layer own = *l;
+    if (!ruled) own.rules = NULL;
+    return own;
+}
 
 /* A copy of the cell that no store can alias, so that its fields stay in registers. Its functions are constants if
  * `soft` is: hard and soft functions are compiled separately, and no loop branches on them. */
@@ -52,7 +81,7 @@ static inline int64_t packed_size(const layer *l, int64_t depth) {
 }
 
 /* Pack one group of W_ih or W_hh, [gates * hidden][depth], for the forward product: [k][gate or vector][lane]. */
-static inline void pack_group(const layer *l, const float *weight, int64_t depth, int group, float *to) {
+static inline void pack_group(const layer *l, const real *weight, int64_t depth, int group, real *to) {
     const int64_t hidden = l->cell.hidden;
     const int gates = l->cell.gates;
     int first, count;
@@ -61,7 +90,7 @@ static inline void pack_group(const layer *l, const float *weight, int64_t depth
     for (int v = 0; v < columns; v++) {
         int64_t unit = (int64_t)(gates == 1 ? first + v : first) * LANES;
         int present = hidden - unit < LANES ? (int)(hidden - unit) : LANES;
-        const float *rows = weight + (gates == 1 ? unit : v * hidden + unit) * depth;
+        const real *rows = weight + (gates == 1 ? unit : v * hidden + unit) * depth;
         transpose_rows(rows, depth, present, depth, to + v * LANES, (int64_t)columns * LANES);
     }
 }
@@ -83,7 +112,7 @@ static inline layer output_of(const layer *l) {
 }
 
 /* Pack a weight, [depth][hidden], for the backward product. */
-static inline void pack_backward(const layer *l, const float *weight, int64_t depth, float *packed, int threads) {
+static inline void pack_backward(const layer *l, const real *weight, int64_t depth, real *packed, int threads) {
     const int64_t hidden = l->cell.hidden;
     const int groups = backward_groups(l), vectors = vectors_of(l);
     (void)threads;
@@ -91,12 +120,12 @@ static inline void pack_backward(const layer *l, const float *weight, int64_t de
     for (int g = 0; g < groups; g++) {
         int first, count;
         group_vectors(vectors, groups, g, &first, &count);
-        float *to = packed + (int64_t)first * LANES * depth;
+        real *to = packed + (int64_t)first * LANES * depth;
         int64_t begin = (int64_t)first * LANES, end = begin + (int64_t)count * LANES;
         int64_t present = (end < hidden ? end : hidden) - begin;
         for (int64_t k = 0; k < depth; k++, to += end - begin) {
-            memcpy(to, weight + k * hidden + begin, (size_t)present * sizeof(float));
-            memset(to + present, 0, (size_t)(end - begin - present) * sizeof(float));
+            memcpy(to, weight + k * hidden + begin, (size_t)present * sizeof(real));
+            memset(to + present, 0, (size_t)(end - begin - present) * sizeof(real));
         }
     }
 }

@@ -8,16 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows, check_sizes, no_second_derivative
-from noisyact.ops.recurrent.cpu.layer import LayerCall, backward, forward, gradients_asked_for
-from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.ops.recurrent.checks import (
+    MisfitError,
+    check_layer,
+    check_rows,
+    check_rules,
+    check_sizes,
+    no_second_derivative,
+)
+from noisyact.ops.recurrent.cpu.call import LayerCall
+from noisyact.ops.recurrent.cpu.layer import backward, forward, gradients_asked_for
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, PLAIN_STATE, CellNoise, LayerWeights, StateRules
 
 __all__ = ["layer"]
 
 
 def layer(
     kind: str, x: Tensor, sizes: Sequence[int] | None, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
-    seed: Tensor | None, noise: CellNoise, reverse: bool,
+    seed: Tensor | None, noise: CellNoise, reverse: bool, rules: StateRules = PLAIN_STATE,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Run :func:`noisyact.ops.recurrent.cpu.layer.layer` through torch's dispatcher.
 
@@ -30,13 +38,13 @@ def layer(
         c = (h if weights.w_hr is None else x.new_zeros(batch, weights.w_hr.shape[1])) if kind == "lstm" else None
     noise, rows = noise.kept(), None if sizes is None else torch.tensor(sizes, dtype=torch.int64)
     settings = (kind, *noise.as_text(), noise.state_scale, noise.gate_scale, reverse)
-    y, h_n, c_n, *_ = _layer(x.flatten(0, -2), rows, h, c, *weights, seed, *settings)
+    y, h_n, c_n, *_ = _layer(x.flatten(0, -2), rows, h, c, *weights, seed, *settings, *rules)
     return y.reshape(*x.shape[:-1], y.shape[-1]), h_n, c_n
 
 
 def _checked_call(
     kind: str, x: Tensor, sizes: Tensor | None, h: Tensor | None, c: Tensor | None, weights: LayerWeights,
-    seed: Tensor | None, noise: CellNoise, reverse: bool,
+    seed: Tensor | None, noise: CellNoise, reverse: bool, rules: StateRules,
 ) -> LayerCall:  # fmt: skip
     """The call of an operator. The tensors are checked, because torch.ops lets any code call the operator."""
     steps = _equal_sizes(x, h) if sizes is None else sizes.tolist()
@@ -44,7 +52,9 @@ def _checked_call(
     check_rows(x, sum(steps))
     output = check_layer(kind, x, x.shape[1], steps[0], h, c, weights, seed, noise)
     hidden = output if weights.w_hr is None else weights.w_hr.shape[1]
-    return LayerCall(kind, noise, seed, hidden, steps, reverse, output=output)
+    check_rules(kind, rules, x, len(steps) if steps[-1] == steps[0] else None, steps[0], output, hidden)
+    rules = rules if rules.in_use() else PLAIN_STATE
+    return LayerCall(kind, noise, seed, hidden, steps, reverse, output=output, dtype=x.dtype, rules=rules)
 
 
 def _equal_sizes(x: Tensor, h: Tensor | None) -> list[int]:
@@ -58,15 +68,24 @@ def _equal_sizes(x: Tensor, h: Tensor | None) -> list[int]:
 def _layer(
     x: Tensor, sizes: Tensor | None, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
     b_hh: Tensor | None, p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str,
-    hard: bool, state_scale: Tensor, gate_scale: Tensor, reverse: bool,
+    hard: bool, state_scale: Tensor, gate_scale: Tensor, reverse: bool, reset: Tensor | None = None,
+    reset_h: Tensor | None = None, reset_c: Tensor | None = None, places: Tensor | None = None,
+    mask_seed: Tensor | None = None, zoneout_h: float = 0.0, zoneout_c: float = 0.0, recurrent_dropout: float = 0.0,
+    first_step: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     weights = LayerWeights(w_ih, w_hh, b_ih, b_hh, p, w_hr)
     noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
-    return forward(_checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse), x, h0, c0, weights)
+    rules = StateRules(reset, reset_h, reset_c, places, mask_seed, zoneout_h, zoneout_c, recurrent_dropout, first_step)
+    call = _checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse, rules)
+    return forward(call, x, h0, c0, weights, rules[:4])
 
 
 @_layer.register_fake
-def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, w_hr, seed, kind, *settings):
+def _(
+    x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, w_hr, seed, kind, state, gate, hard, state_scale, gate_scale, reverse,
+    reset=None, reset_h=None, reset_c=None, places=None, mask_seed=None, zoneout_h=0.0, zoneout_c=0.0, *others,
+):  # fmt: skip
+    zoned = kind == "lstm" and zoneout_c > 0
     rows, output = x.shape[0], w_hh.shape[1]
     batch, hidden = h0.shape[0], output if w_hr is None else w_hr.shape[1]
     return (
@@ -74,7 +93,7 @@ def _(x, sizes, h0, c0, w_ih, w_hh, b_ih, b_hh, p, w_hr, seed, kind, *settings):
         x.new_empty(batch, output),
         x.new_empty(batch if kind == "lstm" else 0, hidden),
         x.new_empty(rows, GATES[kind] * hidden),
-        x.new_empty(rows if GATES[kind] > 1 else 0, hidden),
+        x.new_empty(0 if GATES[kind] == 1 else 2 * rows if zoned else rows, hidden),
         x.new_empty(0 if w_hr is None else rows, hidden),
     )
 
@@ -84,13 +103,19 @@ def _layer_backward(
     dh: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h: Tensor, gates: Tensor, extra: Tensor, m: Tensor,
     x: Tensor, sizes: Tensor | None, h0: Tensor, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor, b_hh: Tensor | None,
     p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, kind: str, state: str, gate: str, hard: bool,
-    state_scale: Tensor, gate_scale: Tensor, reverse: bool, wants_x: bool, wants_h0: bool,
+    state_scale: Tensor, gate_scale: Tensor, reverse: bool, wants_x: bool, wants_h0: bool, wants_reset: bool = False,
+    reset: Tensor | None = None, reset_h: Tensor | None = None, reset_c: Tensor | None = None,
+    places: Tensor | None = None, mask_seed: Tensor | None = None, zoneout_h: float = 0.0, zoneout_c: float = 0.0,
+    recurrent_dropout: float = 0.0, first_step: int = 0,
 ) -> list[Tensor]:  # fmt: skip
     weights = LayerWeights(w_ih, w_hh, None, b_hh, p, w_hr)
     noise = CellNoise.from_text(state, gate, hard, state_scale, gate_scale)
-    call = _checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse)
+    rules = StateRules(reset, reset_h, reset_c, places, mask_seed, zoneout_h, zoneout_c, recurrent_dropout, first_step)
+    call = _checked_call(kind, x, sizes, h0, c0, weights, seed, noise, reverse, rules)
     _check_kept(call, w_hr is not None, dh, dh_n, dc_n, h, gates, extra, m)
-    gradients = backward(call, (dh, dh_n, dc_n), (h, gates, extra, m), x, h0, c0, weights, wants_x, wants_h0)
+    gradients = backward(
+        call, (dh, dh_n, dc_n), (h, gates, extra, m), x, h0, c0, weights, wants_x, wants_h0, rules[:4], wants_reset
+    )
     # The results of an operator must not share memory.
     return [x.new_empty(0) if g is None else g.clone() if g._is_view() else g for g in gradients]
 
@@ -100,7 +125,7 @@ def _check_kept(call: LayerCall, projected: bool, *tensors: Tensor | None) -> No
     rows, batch, hidden, output, gates = call.rows, call.batch, call.hidden, call.output, call.gates
     wanted = {
         "dh": (rows, output), "dh_n": (batch, output), "dc_n": (batch if call.kind == "lstm" else 0, hidden),
-        "h": (rows, output), "gates": (rows, gates * hidden), "extra": (rows if gates > 1 else 0, hidden),
+        "h": (rows, output), "gates": (rows, gates * hidden), "extra": (call.extra_rows, hidden),
         "m": (rows if projected else 0, hidden),
     }  # fmt: skip
     for tensor, (name, shape) in zip(tensors, wanted.items(), strict=True):
@@ -109,8 +134,11 @@ def _check_kept(call: LayerCall, projected: bool, *tensors: Tensor | None) -> No
 
 
 @_layer_backward.register_fake
-def _(dh, dh_n, dc_n, h, gates, extra, m, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, w_hr, seed, kind, *settings):
-    hidden, wide, (*_, wants_x, wants_h0) = extra.shape[1], w_ih.shape[0], settings
+def _(
+    dh, dh_n, dc_n, h, gates, extra, m, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, w_hr, seed, kind, state, gate, hard,
+    state_scale, gate_scale, reverse, wants_x, wants_h0, wants_reset=False, *others,
+):  # fmt: skip
+    hidden, wide = extra.shape[1], w_ih.shape[0]
     return [
         x.new_empty(x.shape if wants_x else 0),
         x.new_empty(h0.shape if wants_h0 else 0),
@@ -121,27 +149,35 @@ def _(dh, dh_n, dc_n, h, gates, extra, m, x, sizes, h0, c0, w_ih, w_hh, b_hh, p,
         x.new_empty(wide),
         x.new_empty(NONLINEARITIES[kind] * hidden),
         x.new_empty(0 if w_hr is None else w_hr.shape),
+        x.new_empty(h0.shape if wants_reset else 0),
+        x.new_empty((h0.shape[0], hidden) if wants_reset and kind == "lstm" else 0),
     ]
 
 
 def _keep_layer(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, w_hr, seed, kind, *schemes, state_scale, gate_scale, reverse = inputs
+    given, (*rules, zoneout_h, zoneout_c, recurrent_dropout, first_step) = inputs[:-9], inputs[-9:]
+    x, sizes, h0, c0, w_ih, w_hh, _, b_hh, p, w_hr, seed, kind, *schemes, state_scale, gate_scale, reverse = given
     h, _, _, *kept = output
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(h, *kept, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, w_hr, seed, state_scale, gate_scale)
-    ctx.settings = (kind, schemes, reverse)
+    ctx.save_for_backward(h, *kept, x, sizes, h0, c0, w_ih, w_hh, b_hh, p, w_hr, seed, state_scale, gate_scale, *rules)
+    ctx.settings = (kind, schemes, reverse, (zoneout_h, zoneout_c, recurrent_dropout, first_step))
 
 
 def _differentiate_layer(ctx: Any, dh: Any, dh_n: Any, dc_n: Any, *of_kept: Any) -> tuple:
-    *saved, state_scale, gate_scale = ctx.saved_tensors
+    *saved, state_scale, gate_scale, reset, reset_h, reset_c, places, mask_seed = ctx.saved_tensors
     c0, w_ih, w_hh, b_hh, p, w_hr, _ = saved[7:]
-    kind, schemes, reverse = ctx.settings
+    kind, schemes, reverse, numbers = ctx.settings
     wants_x, _, wants_h0, *_ = ctx.needs_input_grad
-    settings = (kind, *schemes, state_scale, gate_scale, reverse, wants_x, wants_h0)
-    gradients = _layer_backward(dh, dh_n, dc_n, *saved, *settings)
+    wants_reset = any(ctx.needs_input_grad[19:21])  # of reset_h and reset_c; torch leaves out last defaults
+    gradients = _layer_backward(
+        dh, dh_n, dc_n, *saved, kind, *schemes, state_scale, gate_scale, reverse, wants_x, wants_h0, wants_reset,
+        reset, reset_h, reset_c, places, mask_seed, *numbers,
+    )  # fmt: skip
     weights = LayerWeights(w_ih, w_hh, None, b_hh, p, w_hr)
     dx, *others = gradients_asked_for(gradients, wants_x, wants_h0, c0, weights)
-    return dx, None, *others, *([None] * 8)
+    dreset_h, dreset_c = gradients[9:] if wants_reset else (None, None)
+    of_state = (None, dreset_h, dreset_c if kind == "lstm" else None, *([None] * 6))
+    return dx, None, *others, *([None] * 8), *of_state
 
 
 _layer.register_autograd(_differentiate_layer, setup_context=_keep_layer)
