@@ -33,7 +33,7 @@ def symbolic(*arguments: Any) -> bool:
     return False
 
 
-def as_leaf(module: Module, *arguments: Any) -> Any:
+def as_leaf(module: Module, *arguments: Any, **settings: Any) -> Any:
     """Record a call of a module as one node of torch.fx's graph.
 
     torch.fx traces into every module that is not defined in torch.nn. What a noisy module computes depends on shapes,
@@ -41,8 +41,9 @@ def as_leaf(module: Module, *arguments: Any) -> Any:
     """
     while arguments[-1] is None:  # an argument that was not given
         arguments = arguments[:-1]
-    tracer = _tracer(arguments)
-    return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, {})
+    given = {name: setting for name, setting in settings.items() if setting is not None}
+    tracer = _tracer((*arguments, *given.values()))
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, given)
 
 
 def as_call(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:

@@ -121,11 +121,11 @@ class _Deferral(TorchFunctionMode):
 
     def noisy_cell(
         self, kind: str, a: Tensor, recurrent: Tensor | None, h: Tensor, c: Tensor | None, p: Tensor,
-        seed: Tensor | None, noise: CellNoise,
+        seed: Tensor | None, noise: CellNoise, first_step: int = 0, rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The pointwise part of one of noisyact's cells."""
         p, defer_p = self._p(p)
-        return cell(kind, a, recurrent, h, c, p, seed, noise, defer_p)
+        return cell(kind, a, recurrent, h, c, p, seed, noise, defer_p, first_step, rows)
 
     def noisy_function(
         self, x: Tensor, p: Tensor, scale: Tensor, seed: Tensor | None, scheme: Scheme, pair: HardPair

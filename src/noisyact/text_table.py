@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Sequence
 
-__all__ = ["text_table", "wrapped"]
+__all__ = ["terminal_width", "text_table", "wrapped"]
 
 _GAP = "  "
+_LEAST = 12
+"""Where the last column has less room than this, its wrapped lines begin below the first column instead."""
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal, or of the variable COLUMNS; None if there is neither, as in a file or a notebook."""
+    return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def text_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None, kept: Sequence[int] = ()
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None = None,
+    kept: Sequence[int] = (),
+    repeated: int = 1,
 ) -> str:
     """Format a table. Columns are padded to their widest cell and separated by two spaces.
 
@@ -19,8 +31,9 @@ def text_table(
         header: the names of the columns.
         rows: the cells of each row.
         width: the maximum line length. If the table is wider, the names are wrapped; columns that still do not fit go
-            to another table below, which repeats the first column; cells that still do not fit are wrapped.
+            to another table below, which repeats the first columns; cells that still do not fit are wrapped.
         kept: the indices of columns that must stay next to the preceding column.
+        repeated: how many of the first columns name a row, and are repeated.
 
     >>> print(text_table(("name", "share"), [("tanh", "0.5"), ("gate", "0.25")]))
     name  share
@@ -38,12 +51,12 @@ def text_table(
     if width is None or _wide(columns) <= width:
         return _block(columns, width)
     columns = [(_narrow(name, cells), cells) for (name,), cells in columns]
-    blocks = [columns[:1]]
-    i = 1
+    blocks = [columns[:repeated]]
+    i = repeated
     while i < len(columns):
         end = next((j for j in range(i + 1, len(columns)) if j not in kept), len(columns))
-        if len(blocks[-1]) > 1 and _wide(blocks[-1] + columns[i:end]) > width:
-            blocks.append(columns[:1])
+        if len(blocks[-1]) > repeated and _wide(blocks[-1] + columns[i:end]) > width:
+            blocks.append(columns[:repeated])
         blocks[-1] = blocks[-1] + columns[i:end]
         i = end
     return "\n\n".join(_block(block, width) for block in blocks)
@@ -70,8 +83,8 @@ def _wide(columns: Sequence[_Column]) -> int:
 
 
 def _narrow(name: str, cells: list[str]) -> list[str]:
-    """The name, wrapped to the width of the column's cells. Words stay whole."""
-    return wrapped(name, max([1, *map(len, cells)])).split("\n")
+    """The name, wrapped to the width of the column, which is that of its widest cell or of the name's longest word."""
+    return wrapped(name, max(map(len, ["-", *name.split(), *cells]))).split("\n")
 
 
 def _block(columns: Sequence[_Column], width: int | None) -> str:
@@ -80,6 +93,9 @@ def _block(columns: Sequence[_Column], width: int | None) -> str:
     for names, cells in columns:
         column = [*names, *[""] * (high - len(names)), *cells]
         padded.append([cell.ljust(max(map(len, column))) for cell in column])
-    last = " " * (len(_GAP.join(column[0] for column in padded)) - len(padded[-1][0]))  # where the last column begins
-    lines = (_GAP.join(line).rstrip() for line in zip(*padded, strict=True))
-    return "\n".join(line if width is None or len(line) <= width else wrapped(line, width, last) for line in lines)
+    lines = [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
+    if width is None:
+        return "\n".join(lines)
+    begin = sum(len(column[0]) + len(_GAP) for column in padded[:-1])  # of the last column
+    indent = " " * (begin if width - begin >= _LEAST else 2 * len(_GAP))
+    return "\n".join(line if len(line) <= width else wrapped(line, width, indent) for line in lines)

@@ -36,19 +36,18 @@ def test_modules_and_functions_share_a_name_without_clashing():
 
 
 def test_import_is_light():
-    """The import loads torch and nothing else of size, and adds little time.
+    """The import loads torch and nothing else of size.
 
     torch's compiler loads Triton if it is installed. Our kernels load it for the first tensor on a GPU.
     """
     code = (
-        "import torch, sys, time; start = time.perf_counter(); import noisyact;"
-        "spent = time.perf_counter() - start;"
+        "import torch, sys; before = len(sys.modules); import noisyact; added = len(sys.modules) - before;"
         "heavy = {'jax', 'matplotlib', 'rich', 'lightning', 'transformers', 'onnx'} & set(sys.modules);"
         "heavy |= {m for m in sys.modules if m.startswith('noisyact.ops.triton.') or 'triton_kernels' in m};"
-        "assert not heavy, heavy; print(spent)"
+        "assert not heavy, heavy; print(added)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert float(out) < 2.0  # 0.1 s on an idle machine; the bound only has to catch an import of something large
+    assert int(out) < 150, "modules beside torch's and noisyact's own were imported"
 
 
 def test_drop_in_for_five_lines():

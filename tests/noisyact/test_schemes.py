@@ -77,7 +77,7 @@ def test_scale_is_c_or_sigma():
         (lambda: na.scheme("nah:c=-3"), ValueError, "-3"),
         (lambda: na.scheme("nah:draw=centered"), ValueError, "'centered'.*sample, mean, centred"),
         (lambda: na.NAH(draw="none"), ValueError, "draw='none'.*'sample', 'mean', 'centred'"),
-        (lambda: na.scheme("nani:draw=mean"), ValueError, "sigma"),
+        (lambda: na.scheme("nani:draw=centred"), ValueError, "'sample', 'mean'"),
         (lambda: na.scheme(3), TypeError, "3"),
         (lambda: na.scheme(None), TypeError, "None"),
     ],

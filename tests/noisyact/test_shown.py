@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import noisyact as na
+from noisyact.text_table import text_table
 
 LAYERS = {
     "NoisyHardTanh": lambda noise: na.NoisyHardTanh(noise),
@@ -63,3 +64,44 @@ def test_backend_info_of_activations():
     assert "torch operations: the kernels support only piecewise linear" in na.backend_info(soft)
     with pytest.raises(TypeError, match="a noisy layer, cell or activation, not Tanh"):
         na.backend_info(nn.Tanh())
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder_of_whole_sentences = nn.Sequential(nn.Tanh(), nn.GELU(), nn.LSTM(3, 3))
+
+    def forward(self, x):
+        return torch.tanh(self.encoder_of_whole_sentences(x)[0])
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_tables_fit_the_terminal(columns, monkeypatch, capsys):
+    """They are wider than 60 and 80 columns, and each row's name and last cell are still there."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    noisy = na.noisify(Deep(), "nan", verbose=True)
+    noisy.encoder_of_whole_sentences.register_module("1", na.NoisyHardTanh())
+    printed = [
+        capsys.readouterr().out, str(na.inventory(Deep())),
+        str(na.saturation(noisy.train(), torch.randn(2, 4, 3), loss=lambda y: y.sum())),
+    ]  # fmt: skip
+    for table in printed:
+        assert max(map(len, table.splitlines())) <= columns
+    for table in printed[:2]:
+        assert "does not saturate on both sides" in " ".join(table.split())
+    names = [group.name for group in na.saturation(noisy, torch.randn(2, 4, 3))]
+    assert len(names) == 7
+    assert all(printed[2].count(f"{name} ") >= (1 if columns == 200 else 2) for name in names)
+    monkeypatch.delenv("COLUMNS")
+    assert max(map(len, str(na.inventory(Deep())).splitlines())) > 80  # no terminal, no limit
+
+
+def test_names_of_columns_are_wrapped_to_their_longest_word():
+    """It sets the width of the column anyway; to the width of the cells, each word had a line of its own."""
+    table = text_table(("arm", "test_error at update 1800 (%)", "runs"), [("hard", "34", "1")], 30)
+    assert table.splitlines() == [
+        "arm   test_error  runs",
+        "      at update",
+        "      1800 (%)",
+        "hard  34          1",
+    ]

@@ -11,6 +11,7 @@ from noisyact.conversion.inventory import Found, in_words
 from noisyact.conversion.replacing import (
     OURS,
     FilterFn,
+    Model,
     check_filter,
     copy_sharing_tensors,
     like,
@@ -27,8 +28,8 @@ __all__ = ["accelerate"]
 
 
 def accelerate(
-    model: nn.Module, *, filter_fn: FilterFn | None = None, inplace: bool = False, verbose: bool = False
-) -> nn.Module:
+    model: Model, *, filter_fn: FilterFn | None = None, inplace: bool = False, verbose: bool = False
+) -> Model:
     """Replace a model's nn.LSTM, nn.GRU and nn.RNN by the same layers on noisyact's kernels where these are faster.
 
     A replaced layer is a NoisyLSTM, NoisyGRU or NoisyRNN with ``hard=False, noise=None``: it computes the same function

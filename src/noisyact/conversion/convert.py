@@ -14,6 +14,7 @@ from noisyact.conversion.inventory import Found, in_words, inventory
 from noisyact.conversion.replacing import (
     OURS,
     FilterFn,
+    Model,
     check_filter,
     copy_sharing_tensors,
     is_substitute,
@@ -45,7 +46,7 @@ _ACTIVATIONS = (NoisyActivation, NoisyHardTanh, NoisyHardSigmoid, NoisyReLU)
 
 
 def noisify(
-    model: nn.Module,
+    model: Model,
     noise: Scheme | str = NAH(),  # noqa: B008  (schemes are immutable)
     *,
     gate_noise: Scheme | str | None = None,
@@ -54,7 +55,7 @@ def noisify(
     strict: bool = False,
     eval_noise: str = "expectation",
     verbose: bool = False,
-) -> nn.Module:
+) -> Model:
     """Replace the saturating activations and recurrent layers of a model by noisy ones.
 
     nn.Tanh and nn.Softsign become a noisy hard tanh, and nn.Sigmoid a noisy hard sigmoid. nn.Hardtanh, nn.ReLU6 and
@@ -140,7 +141,7 @@ def noisify(
     return model
 
 
-def denoisify(model: nn.Module, *, inplace: bool = False, verbose: bool = False) -> nn.Module:
+def denoisify(model: Model, *, inplace: bool = False, verbose: bool = False) -> Model:
     """Replace noisyact's modules in a model by torch modules: the inverse of :func:`noisify`.
 
     A module that noisify or :func:`noisyact.accelerate` replaced is restored. A noisy module that was constructed
@@ -201,7 +202,7 @@ def _counterpart(noisy: nn.Module) -> nn.Module | None:
     if type(noisy) not in OURS.values() or not holds_weights(noisy):
         return None
     assert isinstance(noisy, (NoisyRecurrent, NoisyCell))
-    if noisy.noise is None:
+    if noisy.noise is None or noisy.zoneout or noisy.recurrent_dropout:
         return None
     return like(noisy, next(kind for kind, ours in OURS.items() if ours is type(noisy)))
 
@@ -219,6 +220,8 @@ def _plain_activation(pair: HardPair | Pair) -> nn.Module | None:
 def _why_noisy(model: nn.Module, name: str) -> str:
     """The reason why denoisify does not replace a noisy module."""
     module = model.get_submodule(name)
+    if isinstance(module, (NoisyRecurrent, NoisyCell)) and (module.zoneout or module.recurrent_dropout):
+        return "torch has no zoneout and no recurrent dropout"
     if type(module) in OURS.values() or is_parametrized(module):
         return COMPUTED
     return "torch has no such function" if type(module) in _ACTIVATIONS else SUBCLASS

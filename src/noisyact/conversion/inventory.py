@@ -21,7 +21,7 @@ from noisyact.conversion.saturating import FUNCTIONS, METHOD_NAMES, is_activatio
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.recurrent.noise import RecurrentNoise
-from noisyact.text_table import text_table
+from noisyact.text_table import terminal_width, text_table
 
 __all__ = ["Found", "Inventory", "in_words", "inventory", "rows_of", "unchanged"]
 
@@ -66,7 +66,7 @@ class Inventory:
         rows += rows_of("other", self.others)
         if not rows:
             return "nothing noisy and nothing saturating"
-        return text_table(("what", "module", "type", "where or why"), rows)
+        return text_table(("what", "module", "type", "where or why"), rows, terminal_width(), kept=(1, 2, 3))
 
     @property
     def left(self) -> str:

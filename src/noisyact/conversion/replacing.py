@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -13,11 +13,14 @@ from noisyact.recurrent.cells import NoisyGRUCell, NoisyLSTMCell, NoisyRNNCell
 from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRNN
 
 __all__ = [
-    "OURS", "FilterFn", "check_filter", "copy_sharing_tensors", "is_substitute", "like", "original", "remember",
-    "replace", "take_over",
+    "OURS", "FilterFn", "Model", "check_filter", "copy_sharing_tensors", "is_substitute", "like", "original",
+    "remember", "replace", "take_over",
 ]  # fmt: skip
 
 FilterFn = Callable[[nn.Module, str], bool]
+
+Model = TypeVar("Model", bound=nn.Module)
+"""The type of a model, which its conversion keeps unless the model itself is replaced."""
 
 OURS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LSTM: NoisyLSTM, nn.GRU: NoisyGRU, nn.RNN: NoisyRNN,
@@ -32,7 +35,7 @@ def check_filter(filter_fn: FilterFn | None) -> None:
         raise TypeError(f"filter_fn must be a function of a module and its name, not {filter_fn!r}")
 
 
-def replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> nn.Module:
+def replace(model: Model, make: Callable[[nn.Module, str, nn.Module], nn.Module | None]) -> Model:
     """Replace the modules for which `make` returns a substitute. A module used several times gets one substitute.
 
     Args:
@@ -49,7 +52,8 @@ def replace(model: nn.Module, make: Callable[[nn.Module, str, nn.Module], nn.Mod
         for slot, child in home._modules.items():
             if child in substitutes:
                 home._modules[slot] = substitutes[child]
-    return substitutes.get(model, model)
+    replaced: Any = substitutes.get(model, model)
+    return replaced
 
 
 def take_over(old: nn.Module, new: nn.Module) -> nn.Module:
@@ -108,7 +112,7 @@ def _adopt_parameters(source: nn.Module, target: nn.Module) -> None:
         target._init_flat_weights()
 
 
-def copy_sharing_tensors(model: nn.Module) -> nn.Module:
+def copy_sharing_tensors(model: Model) -> Model:
     """Copy a model's modules but not its tensors."""
     tensors = [*model.parameters(), *model.buffers()]
     # Include computed tensors, such as the weight under spectral_norm, because deepcopy refuses to copy them.

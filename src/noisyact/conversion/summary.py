@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from noisyact.conversion.inventory import Found, rows_of
-from noisyact.text_table import text_table
+from noisyact.text_table import terminal_width, text_table
 
 __all__ = ["summary"]
 
@@ -23,4 +23,6 @@ def summary(replaced: Sequence[Found], left: Sequence[Found]) -> str:
     left      (the model)  torch.tanh  net.py:7
     """
     rows = rows_of("replaced", replaced) + rows_of("left", left)
-    return text_table(("what", "module", "type", "now, or why not"), rows) if rows else "nothing to replace"
+    if not rows:
+        return "nothing to replace"
+    return text_table(("what", "module", "type", "now, or why not"), rows, terminal_width(), kept=(1, 2, 3))

@@ -17,7 +17,7 @@ from noisyact.diagnostics.trace import TracedCall, UnitGroup, input_of, trace, t
 from noisyact.pairs import HardPair
 from noisyact.recurrent.cells import NoisyCell
 from noisyact.recurrent.layers import NoisyRecurrent
-from noisyact.text_table import text_table
+from noisyact.text_table import terminal_width, text_table
 
 __all__ = ["Saturation", "SaturationMeter", "UnitGroup", "saturation"]
 
@@ -46,7 +46,7 @@ class Saturation:
             for group in self.groups
         ]
         header = ("module", "type", "saturated", "|Delta|", "sigma", "grad u", "grad h", "grad sigma")
-        table = text_table(header, rows) if rows else "no noisy or saturating module"
+        table = text_table(header, rows, terminal_width()) if rows else "no noisy or saturating module"
         return "\n".join([table, *map(str, self.nonfinite)])
 
 

@@ -27,6 +27,14 @@ __all__ = [
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
 
+_RULES = frozenset({"reset", "zoneout", "recurrent_dropout", "first_step", "rows"})
+LACKING = {"cpu": frozenset(), "triton": _RULES | {"position of a cell"}}
+"""The features of :class:`StateRules` that the kernels of a backend do not support, by the names of `in_use`.
+
+"position of a cell" stands for `step` and `rows` of a cell; everything else of a cell's rules is computed around its
+kernel. "auto" uses the reference for a call with one of these features.
+"""
+
 
 def check(backend: str) -> str:
     """Return the backend's name, or raise a ValueError if it is unknown."""
@@ -37,7 +45,7 @@ def check(backend: str) -> str:
 
 def choose_uncached(
     backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool,
-    is_transformed: bool = False,
+    is_transformed: bool = False, features: tuple[str, ...] = (),
 ) -> str:  # fmt: skip
     """Choose "cpu", "triton" or "reference" for a layer or cell. A forced backend that cannot run raises an error.
 
@@ -51,11 +59,12 @@ def choose_uncached(
         projection: whether the layer has a projection.
         xi: whether the caller gives xi rather than a seed.
         is_transformed: whether a torch.func transform or forward-mode differentiation is active.
+        features: the features of the state's rules in use, :meth:`StateRules.in_use`.
     """
     name = _of_device(device) if backend == "auto" else backend
     if name == "reference":
         return name
-    obstacle = _obstacle(name, device, dtype, hard, projection, xi, is_transformed)
+    obstacle = _obstacle(name, device, dtype, hard, projection, xi, is_transformed, features)
     if obstacle is None:
         return name
     if backend != "auto":
@@ -118,8 +127,9 @@ def _of_device(device: torch.device) -> str:
 
 
 def _obstacle(
-    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool
-) -> str | None:
+    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool,
+    features: tuple[str, ...] = (),
+) -> str | None:  # fmt: skip
     """The reason why a kernel cannot run; None if it can."""
     if is_transformed:
         return "a torch.func transform or forward-mode differentiation is active, which the kernels do not support"
@@ -131,10 +141,13 @@ def _obstacle(
         why = None if _kernels_present() else _why_no_kernels()
     if why is not None:
         return why
-    if dtype == torch.float64:
+    if dtype == torch.float64 and name == "triton":
         return "the kernel computes in float32, and the input is float64"
     if projection and name == "triton":
         return "proj_size > 0: the kernel does not support projections"
+    lacking = [feature for feature in features if feature in LACKING[name]]
+    if lacking:
+        return f"the kernel does not support {' and '.join(lacking)}"
     return "xi is given, and the kernel takes a seed" if xi else None
 
 
@@ -174,13 +187,15 @@ def _gpu_status() -> str:
 def _path(module: Any) -> str:
     weight = next(module.parameters())
     projection = getattr(module, "proj_size", 0) > 0
-    if isinstance(module, torch.nn.RNNBase) and module.backend == "auto" and not module.hard and module.noise is None:
+    features = _features(module)
+    is_soft_layer = isinstance(module, torch.nn.RNNBase) and not module.hard and module.noise is None
+    if is_soft_layer and module.backend == "auto" and not features:
         why = why_never(module)
         if why is not None:
             return f"torch's own layer, which computes the same function: {why}"
         kernels = "the C kernel" if weight.is_cpu else "the Triton kernels"
         return f"{kernels}, or torch's own layer for inputs for which that is faster"
-    arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed())
+    arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed(), features)
     path = choose(str(module.backend), *arguments)
     if path == "cpu":
         return "the C kernel"
@@ -190,11 +205,21 @@ def _path(module: Any) -> str:
     return "torch operations, one step at a time: " + (why or "backend='reference'")
 
 
+def _features(module: Any) -> tuple[str, ...]:
+    """The features of the state's rules that every call of a layer uses; a cell's are no part of its kernel."""
+    if not isinstance(module, torch.nn.RNNBase):
+        return ()
+    rates: Any = {"zoneout": module.zoneout, "recurrent_dropout": module.recurrent_dropout and module.training}
+    return tuple(name for name, rate in rates.items() if rate)
+
+
 def _path_of_activation(module: Any) -> str:
     """The path for input on the module's device and of p's dtype. An activation's path depends on its input."""
     device, dtype = module.scale.device, torch.float32 if module.p is None else module.p.dtype
     if not isinstance(module.pair, HardPair):
         return "torch operations: the kernels support only piecewise linear functions"
+    if dtype == torch.float64:
+        return "torch operations: the kernel computes in float32, and the input is float64"
     name = _of_device(device)
     why = _obstacle(name, device, dtype, True, False, False, transformed())
     if why is not None:

@@ -8,15 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.overrides import has_torch_function
 
 from noisyact.compiling import as_leaf, constant, symbolic
 from noisyact.ops.dispatch import exporting, tracing, transformed
-from noisyact.ops.recurrent.checks import check_sizes
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.recurrent import backends
-from noisyact.recurrent.functional import call_dtype, run_layers
+from noisyact.recurrent.arguments import first_state, input_rows, of_these_sizes
+from noisyact.recurrent.calls import LayerCall, LSTMCall
+from noisyact.recurrent.execution import call_dtype, run_layers
 from noisyact.recurrent.noise import current, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.recurrent.state import StateArguments, check_rates, described_rates, seeded_dropout, state_arguments
 from noisyact.schemes import NAH, Scheme
 
 __all__ = ["NoisyGRU", "NoisyLSTM", "NoisyRNN", "NoisyRecurrent"]
@@ -26,15 +27,20 @@ class NoisyRecurrent(nn.RNNBase):
     """Base class of NoisyLSTM, NoisyGRU and NoisyRNN.
 
     The parameters (names, shapes and order), the arguments and the results are those of nn.RNNBase. The submodule
-    `noise` holds everything that nn.RNNBase does not have.
+    `noise` holds every parameter and buffer that nn.RNNBase does not have.
     """
+
+    zoneout: Any = 0.0  # for modules that were pickled before they had these rates
+    recurrent_dropout: float = 0.0
 
     def __init__(
         self, mode: str, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool,
         dropout: float, bidirectional: bool, proj_size: int, device: Any, dtype: Any, noise: Scheme | str | None,
         gate_noise: Scheme | str | None, hard: bool, eval_noise: str, backend: str,
+        zoneout: float | tuple[float, float], recurrent_dropout: float,
     ) -> None:  # fmt: skip
         self.backend = backends.check(backend)
+        rates = check_rates(mode.lower(), zoneout, recurrent_dropout)
         if proj_size and mode != "LSTM":
             raise ValueError(f"proj_size={proj_size}: proj_size argument is only supported for LSTM, not RNN or GRU")
         super().__init__(
@@ -43,6 +49,7 @@ class NoisyRecurrent(nn.RNNBase):
         )  # fmt: skip
         self.kind = mode.lower()
         self.hard = hard
+        self.zoneout, self.recurrent_dropout = rates
         self.noise = recurrent_noise(
             self.kind, noise, gate_noise, self.noise_names(), hidden_size, eval_noise, device, dtype
         )
@@ -66,33 +73,80 @@ class NoisyRecurrent(nn.RNNBase):
         """Initialise the weights as torch does, and the noise as the paper does."""
         reset_recurrent(self, self.hidden_size)
 
-    def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the output and the final state. The input may be batched, unbatched or packed, as in nn.LSTM."""
-        if symbolic(input, hx):
-            return as_leaf(self, input, hx)
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input: Tensor | PackedSequence, hx: Any = None, *, reset: Tensor | None = None, reset_to: Any = None,
+        seed: int | Tensor | None = None, first_step: int = 0, rows: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        """Return the output and the final state. The input may be batched, unbatched or packed, as in nn.LSTM.
+
+        Args:
+            input: [steps, batch, input], [batch, steps, input] with `batch_first`, [steps, input], or packed.
+            hx: the first state, as in nn.LSTM.
+            reset: bool, [steps, batch] ([batch, steps] with `batch_first`, [steps] without a batch). Where it is True,
+                a new sequence begins at this step: the state of the row becomes zero before it, and no gradient passes.
+                The result and the gradients are those of each sequence alone. At step 0 it replaces `hx`. A reversed
+                direction resets at the same boundaries. Not for packed input.
+            reset_to: the state after a reset instead of zeros, like `hx`, with one row or one for each of the batch. It
+                gets gradients, so it can be a learned initial state.
+            seed: an int or one int64. All noise of the call, dropout, zoneout and recurrent dropout are functions of
+                it, and no random number is drawn: the same seed repeats them. Layer and direction i has the seed
+                ``seed + i * 0x9E3779B97F4A7C15`` modulo 2^64, in torch's order of the weights.
+            first_step: the noise of step t is that of step ``first_step + t`` of the seed. A sequence in pieces, each
+                with the same seed and its own first step, has the noise of one call.
+            rows: [batch], int64: the noise of row b is that of row ``rows[b]`` of the seed; b by default.
+
+        >>> lstm, x = NoisyLSTM(3, 4), torch.randn(5, 2, 3)
+        >>> begins = torch.tensor([[0, 0], [0, 1], [0, 0], [1, 0], [0, 0]]).bool()
+        >>> y, last = lstm(x, reset=begins, seed=7)
+        >>> state, steps = None, []
+        >>> for t in range(5):
+        ...     out, state = lstm(x[t : t + 1], state, reset=begins[t : t + 1], seed=7, first_step=t)
+        ...     steps.append(out)
+        >>> torch.allclose(torch.cat(steps), y, atol=1e-6)
+        True
+        """
+        called_with = (
+            reset is not None or seed is not None or rows is not None or reset_to is not None or first_step != 0
+        )
+        if symbolic(input, hx) or (called_with and symbolic(reset, reset_to, seed, first_step, rows)):
+            return as_leaf(
+                self,
+                input,
+                hx,
+                reset=reset,
+                reset_to=reset_to,
+                seed=seed,
+                first_step=first_step if called_with else None,
+                rows=rows,
+            )
         packed = input if isinstance(input, PackedSequence) else None
-        x, sizes, unbatched, hx = self._rows(input, hx)
+        x, sizes, unbatched, hx = input_rows(self, input, hx)
         dtype = current(self, "weight_ih_l0").dtype
         if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
                 f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype ({dtype}). Convert "
                 f"input: input.to({dtype}), or convert model: model.to({x.dtype})"
             )
-        h, c = self._first_state(x.shape[1] if sizes is None else sizes[0], hx, packed)
+        h, c = first_state(self, x.shape[1] if sizes is None else sizes[0], hx, packed)
+        given = None
+        if called_with or self.zoneout or self.recurrent_dropout:
+            given = state_arguments(self, x, sizes, packed, unbatched, reset, reset_to, seed, first_step, rows)
         noise = self.noise
-        if self._uses_torch(x, sizes):
+        if self._uses_torch(x, sizes, given):
             if torch.compiler.is_compiling():
                 _leave_out_of_graphs()
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
-            x = _of_these_sizes(x) if tracing() else x
+            x = of_these_sizes(x) if tracing() else x
             p = [None] * len(self._all_weights) if noise is None else noise.all_p(len(self._all_weights))
-            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x))
+            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x), given)
         return self._finish(y, h_n, c_n, packed, unbatched)
 
-    def _uses_torch(self, x: Tensor, sizes: list[int] | None) -> bool:
+    def _uses_torch(self, x: Tensor, sizes: list[int] | None, given: StateArguments | None) -> bool:
         """Whether torch's own layer computes a call: it can, and noisyact's kernels are not faster."""
         if self.backend != "auto" or self.hard or self.noise is not None or transformed() or exporting():
+            return False
+        if given is not None and given.need_noisyact(self.training, self.dropout):
             return False
         if tracing():
             return True  # one operator of torch, for any sizes and without noisyact
@@ -100,71 +154,6 @@ class NoisyRecurrent(nn.RNNBase):
         steps, batch = (x.shape[0], x.shape[1]) if sizes is None else (len(sizes), sizes[0])
         layer = self.hidden_size, self.proj_size > 0, backends.tf32()
         return why_torch(self.kind, x.device, call_dtype(x), steps, batch, *layer) is not None
-
-    def _rows(self, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int] | None, bool, Any]:
-        """The input, [steps, batch, input] or packed [rows, input], and if packed the number of rows at each step."""
-        if isinstance(input, PackedSequence):
-            if tracing():
-                raise RuntimeError("torch.jit.trace cannot follow a PackedSequence: trace the layer with padded input")
-            if exporting():
-                raise RuntimeError(
-                    f"{type(self).__name__}: a PackedSequence cannot be exported, because the number of rows at each "
-                    "step would be a constant of the graph: export the layer with padded input, and take each "
-                    "sequence's last output at its length"
-                )
-            self.check_input(input.data, input.batch_sizes)
-            sizes = input.batch_sizes.tolist()
-            check_sizes(sizes)
-            if sizes[-1] < 1 or sum(sizes) != input.data.shape[0]:
-                raise ValueError(
-                    f"{type(self).__name__}: the batch sizes of a PackedSequence must be at least 1 and sum to its "
-                    f"{input.data.shape[0]} rows; they sum to {sum(sizes)} and end with {sizes[-1]}"
-                )
-            return input.data, sizes, False, hx
-        if not isinstance(input, Tensor) and not has_torch_function((input,)):
-            raise TypeError(f"input must be a tensor or a PackedSequence, not {type(input).__name__}")
-        if not input.is_floating_point():
-            raise TypeError(f"input must be real floating point, not {input.dtype}")
-        if input.dim() not in (2, 3):
-            raise ValueError(f"{type(self).__name__}: input must be 2-D or 3-D, not of shape {tuple(input.shape)}")
-        unbatched = input.dim() == 2
-        x = input.unsqueeze(1) if unbatched else input.transpose(0, 1) if self.batch_first else input
-        if x.shape[2] != self.input_size:
-            raise RuntimeError(
-                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[2]}"
-            )
-        if x.shape[0] == 0:
-            raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
-        if unbatched and hx is not None:
-            states = hx if isinstance(hx, (tuple, list)) else (hx,)
-            wrong = [s.dim() for s in states if isinstance(s, Tensor) and s.dim() != 2]
-            if wrong:
-                raise RuntimeError(f"For unbatched 2-D input, hx should be 2-D but got {wrong[0]}-D")
-            states = tuple(s.unsqueeze(1) if isinstance(s, Tensor) else s for s in states)
-            hx = states if isinstance(hx, (tuple, list)) else states[0]
-        return x, None, unbatched, hx
-
-    def _first_state(self, batch: int, hx: Any, packed: PackedSequence | None) -> tuple[Tensor | None, Tensor | None]:
-        """The first state, each [layers and directions, batch, units]; None for zeros."""
-        if hx is None:
-            return None, None
-        count = len(self._all_weights)
-        shapes = [(count, batch, self.proj_size or self.hidden_size)]
-        if self.kind == "lstm":
-            shapes.append((count, batch, self.hidden_size))
-        states: list[Any] = list(hx) if isinstance(hx, (tuple, list)) and self.kind == "lstm" else [hx]
-        if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
-            wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
-            raise TypeError(f"{type(self).__name__}: hx must be {wanted}, not {_described(hx)}")
-        for place, (state, shape) in enumerate(zip(states, shapes, strict=True)):
-            if tuple(state.shape) != shape:
-                name = f"hx[{place}]"
-                raise RuntimeError(
-                    f"{name}: Expected {name.replace('hx', 'hidden')} size {shape}, got {list(state.shape)}"
-                )
-        order = None if packed is None else packed.sorted_indices
-        states = [state if order is None else state.index_select(1, order) for state in states]
-        return states[0], states[1] if self.kind == "lstm" else None
 
     def _weights(self, names: list[str], p: Tensor | None) -> LayerWeights:
         """The tensors of one layer and direction. `names` is an element of torch's `_all_weights`."""
@@ -174,13 +163,17 @@ class NoisyRecurrent(nn.RNNBase):
 
     def _layers(
         self, x: Tensor, sizes: list[int] | None, h: Tensor | None, c: Tensor | None, p: list[Any],
-        noise: CellNoise, drawn: bool,
+        noise: CellNoise, drawn: bool, given: StateArguments | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         last_h, last_c = [], []
         weights = list(map(self._weights, self._all_weights, p))
-        seeds = fresh_seeds(drawn, x, len(weights))
         directions = 2 if self.bidirectional else 1
         dropout = self.dropout if self.training else 0.0
+        rules = replayed = None
+        if given is None:
+            seeds = fresh_seeds(drawn, x, len(weights))
+        else:
+            seeds, rules, replayed = given.seeds_and_rules(x, len(weights), directions, drawn, self.training)
         together = self.num_layers if directions == 1 and not dropout else 1
         x = x.contiguous() if directions == 2 else x  # once for both
         for first in range(0, len(weights), together * directions):
@@ -190,13 +183,17 @@ class NoisyRecurrent(nn.RNNBase):
                 y, h_n, c_n = run_layers(
                     self.kind, x, sizes, None if h is None else h[own], None if c is None else c[own], weights[own],
                     noise, seeds=seeds[own], reverse=direction == 1, backend=self.backend,
+                    rules=None if rules is None else rules[own],
                 )  # fmt: skip
                 outputs.append(y)
                 last_h.append(h_n)
                 last_c.append(c_n)
             x = outputs[0] if directions == 1 else torch.cat(outputs, dim=-1)
             if dropout and first + directions < len(weights):
-                x = F.dropout(x, dropout)
+                if given is None or replayed is None:
+                    x = F.dropout(x, dropout)
+                else:
+                    x = seeded_dropout(x, dropout, replayed[first], sizes, given.first_step, given.rows)
         return x, _together(last_h), _together(last_c) if self.kind == "lstm" else None
 
     def _torch_layers(
@@ -237,6 +234,7 @@ class NoisyRecurrent(nn.RNNBase):
             parts.append("hard=False")
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
+        parts += described_rates(self)
         return ", ".join(parts)
 
 
@@ -252,25 +250,8 @@ def _leave_out_of_graphs() -> None:
         NoisyRecurrent._torch_layers = disabled
 
 
-def _of_these_sizes(x: Tensor) -> Tensor:
-    """Return x, [steps, batch, input], through operations that make a trace raise for other sizes than its example's.
-
-    The trace contains the time loop for its example's sizes. For other sizes its result would be wrong.
-    """
-    return torch.stack(torch.stack(x.unbind(0)).unbind(1), 1)
-
-
 def _together(states: list[Any]) -> Tensor:
     return states[0] if len(states) == 1 else torch.cat(states)
-
-
-def _described(hx: Any) -> str:
-    parts = [type(part).__name__ for part in hx] if isinstance(hx, (tuple, list)) else []
-    return (
-        f"{type(hx).__name__} of {', '.join(parts) or 'nothing'}"
-        if isinstance(hx, (tuple, list))
-        else type(hx).__name__
-    )
 
 
 class NoisyLSTM(NoisyRecurrent):
@@ -287,6 +268,13 @@ class NoisyLSTM(NoisyRecurrent):
         hard: False uses the soft sigmoid and tanh. With ``noise=None`` the layer then equals nn.LSTM.
         eval_noise: "expectation", "hard" or "sample", as in NoisyActivation.
         backend: "auto", or "reference", "cpu" or "triton" to force a backend; see backend_info.
+        zoneout: the probability that a unit of the state keeps its value at a step (Krueger et al. 2016):
+            ``h_t = m h_{t-1} + (1 - m) h'``, with m drawn for each step, row and unit. An LSTM has separate masks for h
+            and c, and takes a pair for separate probabilities, (h, c). Its ``h' = o tanh(c')`` uses c' before the
+            zoneout of c, as in the paper. In evaluation mode m is its expectation.
+        recurrent_dropout: the probability with which a unit of h is dropped from the recurrent product ``W_hh h``, with
+            one mask for all steps of a call, scaled by 1 / (1 - rate) (Gal and Ghahramani 2016). The GRU's ``z h``
+            uses h without the mask. In evaluation mode nothing is dropped.
 
     A checkpoint of nn.LSTM loads with ``strict=True``; nn.LSTM loads a NoisyLSTM checkpoint without `noise.` entries.
 
@@ -296,15 +284,18 @@ class NoisyLSTM(NoisyRecurrent):
     (torch.Size([5, 3, 20]), torch.Size([2, 3, 20]))
     """
 
+    __call__: LSTMCall  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
         dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None, *,
         noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
         eval_noise: str = "expectation", backend: str = "auto",
+        zoneout: float | tuple[float, float] = 0.0, recurrent_dropout: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(
             "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device,
-            dtype, noise, gate_noise, hard, eval_noise, backend,
+            dtype, noise, gate_noise, hard, eval_noise, backend, zoneout, recurrent_dropout,
         )  # fmt: skip
 
 
@@ -318,15 +309,18 @@ class NoisyGRU(NoisyRecurrent):
     (torch.Size([3, 5, 20]), torch.Size([1, 3, 20]))
     """
 
+    __call__: LayerCall  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
         dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None, *,
         noise: Scheme | str | None = NAH(), gate_noise: Scheme | str | None = None, hard: bool = True,  # noqa: B008
-        eval_noise: str = "expectation", backend: str = "auto", proj_size: int = 0,
+        eval_noise: str = "expectation", backend: str = "auto", zoneout: float = 0.0, recurrent_dropout: float = 0.0,
+        proj_size: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(
             "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device,
-            dtype, noise, gate_noise, hard, eval_noise, backend,
+            dtype, noise, gate_noise, hard, eval_noise, backend, zoneout, recurrent_dropout,
         )  # fmt: skip
 
 
@@ -340,16 +334,19 @@ class NoisyRNN(NoisyRecurrent):
     torch.Size([5, 3, 20])
     """
 
+    __call__: LayerCall  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh", bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, device: Any = None,
         dtype: Any = None, *, noise: Scheme | str | None = NAH(), hard: bool = True,  # noqa: B008
-        eval_noise: str = "expectation", backend: str = "auto", proj_size: int = 0,
+        eval_noise: str = "expectation", backend: str = "auto", zoneout: float = 0.0, recurrent_dropout: float = 0.0,
+        proj_size: int = 0,
     ) -> None:  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity: nonlinearity={nonlinearity!r}, allowed are 'tanh', 'relu'")
         super().__init__(
             f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
-            bidirectional, proj_size, device, dtype, noise, None, hard, eval_noise, backend,
+            bidirectional, proj_size, device, dtype, noise, None, hard, eval_noise, backend, zoneout, recurrent_dropout,
         )  # fmt: skip
         self.nonlinearity = nonlinearity

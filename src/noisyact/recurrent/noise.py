@@ -14,7 +14,9 @@ from noisyact.noise import draw_seeds
 from noisyact.ops.recurrent.types import NONLINEARITIES, CellNoise
 from noisyact.schemes import Scheme, scheme
 
-__all__ = ["RecurrentNoise", "current", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent"]
+__all__ = [
+    "RecurrentNoise", "check_hard", "current", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent",
+]  # fmt: skip
 
 
 class RecurrentNoise(NoisyModule):
@@ -103,12 +105,21 @@ def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, lik
     if noise is None:
         none = torch.zeros((), device=like.device)
         return CellNoise(None, None, none, none, hard), False
+    check_hard(noise.state, noise.gate, hard)
     noisy = noise.is_noisy(training)
     off = not noisy and noise.eval_noise == "hard"
     state, gate = (None, None) if off else (noise.state, noise.gate)
     scale = noise.scale
     drawn = noisy and any(own is not None and own.draws for own in (state, gate))
     return CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard), drawn  # pyright: ignore[reportArgumentType]
+
+
+def check_hard(state: Scheme | None, gate: Scheme | None, hard: bool) -> None:
+    """Raise an error for the mean of noise at the input of soft functions: it has no closed form."""
+    if not hard:
+        for own in (state, gate):
+            if own is not None and own.smooths:
+                raise ValueError(f"{own!r}: the mean of noise at the input needs hard functions, but hard=False")
 
 
 def fresh_seeds(drawn: bool, like: Tensor, count: int) -> Sequence[Tensor | None]:

@@ -143,8 +143,9 @@ def test_backward_sees_the_noise_of_forward():
 
 @pytest.mark.parametrize("scheme", SCHEMES[::2], ids=scheme_ids[::2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("seed", [SEED, None])
-def test_opcheck(scheme, dtype, seed):
+def test_opcheck(scheme, dtype):
+    """With a seed for every other pair of scheme and dtype: the check compiles the operation, and is slow."""
+    seed = SEED if SCHEMES.index(scheme) % 4 == (0 if dtype == torch.float32 else 2) else None
     g, x, p, scale = case((4, 6), scheme, True, dtype)
     p = None if p is None else p.to(dtype).requires_grad_()
     settings = (str(scheme), [1.0, 0.0, -1.0, 1.0])

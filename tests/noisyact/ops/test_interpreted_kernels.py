@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[2] / "support"
+TESTS = Path(__file__).parents[2] / "support" / "kernels"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("file", "part"),
+    ("names", "part"),
     [
-        ("interpreted_activation.py", None),
-        ("interpreted_attention.py", None),
-        ("interpreted_ntm.py", None),
-        ("interpreted_recurrent.py", "registers or wait_for or in_the_launch"),
-        ("interpreted_recurrent.py", "in_parts"),
-        ("interpreted_recurrent.py", "one_slice"),
-        ("interpreted_recurrent.py", "cells or rules or compiled or above_each_other"),
+        ("activation", None),
+        ("attention ntm", None),
+        ("recurrent", "registers or wait_for or in_the_launch"),
+        ("recurrent", "in_parts or one_slice"),
+        ("recurrent", "cells or rules or compiled or above_each_other"),
     ],
 )
-def test_kernels_in_the_interpreter(file, part):
+def test_kernels_in_the_interpreter(names, part):
     """Triton decides at its import whether kernels are interpreted."""
     pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", str(TESTS / file)]
+    files = [str(TESTS / f"interpreted_{name}.py") for name in names.split()]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", *files]
     run = subprocess.run(
-        command if part is None else [*command, "-k", part], capture_output=True, text=True, cwd=TESTS.parents[1],
+        command if part is None else [*command, "-k", part], capture_output=True, text=True, cwd=TESTS.parents[2],
         env=os.environ | {"TRITON_INTERPRET": "1"},
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr

@@ -19,6 +19,7 @@ from noisyact.ops.activation.op import _activation_backward
 from noisyact.ops.native import build
 from noisyact.ops.native.build import library_path
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SEED = torch.tensor(2**61 + 987654321)
 DTYPES = [torch.bfloat16, torch.float16]
 LIBRARIES = Path(os.environ.get("NOISYACT_LIBRARIES", build.LIBRARIES))
@@ -37,14 +38,6 @@ def level(request, monkeypatch):
         return found
 
     monkeypatch.setattr(native_library, "function", function)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def same(mine, right):

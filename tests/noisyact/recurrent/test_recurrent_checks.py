@@ -99,7 +99,7 @@ def test_the_registered_operators_check_too():
         weights = (w_ih, w_hh, None, None, w_hr, None)
         return backward(dh, None, None, y, gates, extra, m, x, sizes, h, c, *weights, *settings, False, True, True)
 
-    assert len(run_backward()) == 9
+    assert len(run_backward()) == 11
     for wrong in (
         {"dh": N(5, 5)}, {"y": N(6, 4)}, {"gates": N(6, 10)}, {"extra": N(1, 5)}, {"x": N(5, 4)}, {"m": N(6, 5)},
         {"w_hr": N(5, 5)},

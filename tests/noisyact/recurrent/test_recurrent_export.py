@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 import noisyact as na
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent import scan as scanned
-from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights, StateRules
 
 T, B = Dim("T", min=1, max=4096), Dim("B", min=1, max=4096)
 DIFFERENTIABLE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
@@ -140,6 +140,19 @@ def test_onnx_has_one_scan_for_each_layer_and_direction(model_and_program):
             torch.testing.assert_close(torch.from_numpy(mine), right, rtol=1e-4, atol=1e-5)
 
 
+@needs_scan
+def test_resets_are_an_input_of_the_graph():
+    layer = na.NoisyRNN(3, 4, bidirectional=True, zoneout=0.2, recurrent_dropout=0.5).eval()
+    example = {"reset": torch.rand(4, 3) < 0.5, "reset_to": torch.randn(2, 1, 4)}
+    sizes = {"input": {0: T, 1: B}, "hx": None, "reset": {0: T, 1: B}, "reset_to": None}
+    program = torch.export.export(layer, (torch.randn(4, 3, 3), None), example, dynamic_shapes=sizes)
+    assert operators(program).count("scan") == 2
+    for steps, batch in SIZES:
+        x, reset, reset_to = 3 * torch.randn(steps, batch, 3), torch.rand(steps, batch) < 0.5, torch.randn(2, 1, 4)
+        found = program.module()(x, None, reset=reset, reset_to=reset_to)
+        torch.testing.assert_close(found, layer(x, reset=reset, reset_to=reset_to))
+
+
 class Cells(nn.Module):
     """One step of each kind of cell."""
 
@@ -213,8 +226,8 @@ def test_the_old_exporter_traces_the_reference():
 def loop(step, first, xs, *, reverse=False):
     """What torch's scan computes, in Python."""
     ys, state = [], first
-    for x in xs.flip(0) if reverse else xs:
-        state, y = step(state, x)
+    for now in zip(*(x.flip(0) if reverse else x for x in xs), strict=True):
+        state, y = step(state, now)
         ys.append(y)
     y = torch.stack(ys)
     return state, y.flip(0) if reverse else y
@@ -225,8 +238,9 @@ def loop(step, first, xs, *, reverse=False):
 @given(
     st.sampled_from(sorted(GATES)), st.tuples(*[st.integers(1, 5)] * 5), st.booleans(), st.booleans(), st.booleans(),
     st.sampled_from([None, "nah:c=2", "nan:alpha=1.3", "nah:alpha=1.0", "nanil", "nani"]), st.booleans(),
+    st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_the_scan_form_is_the_reference(kind, sizes, bias, projects, reverse, scheme, hard):
+def test_the_scan_form_is_the_reference(kind, sizes, bias, projects, reverse, scheme, hard, resets, learned):
     """Every combination of options, without the exporter, which takes seconds for each."""
     steps, batch, inputs, hidden, projection = sizes
     output = projection if projects and kind == "lstm" else hidden
@@ -239,10 +253,14 @@ def test_the_scan_form_is_the_reference(kind, sizes, bias, projects, reverse, sc
     own = CellNoise(noise, noise, scale, scale, hard)
     x, h = 2 * torch.randn(steps, batch, inputs), torch.randn(batch, output)
     c = torch.randn(batch, hidden) if kind == "lstm" else None
-    y, *last = reference.layer(kind, x.flatten(0, 1), [batch] * steps, h, c, weights, None, own, reverse)
+    rules = StateRules(zoneout_h=0.3, zoneout_c=0.1, recurrent_dropout=0.2)
+    if resets:
+        states = (torch.randn(batch, output), torch.randn(batch, hidden) if kind == "lstm" else None)
+        rules = StateRules(torch.rand(steps, batch) < 0.4, *(states if learned else (None, None)))
+    y, *last = reference.layer(kind, x.flatten(0, 1), [batch] * steps, h, c, weights, None, own, reverse, rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["torch._higher_order_ops.scan"], "scan", loop)
-        found, *state = scanned.layer(kind, x, h, c, weights, own, reverse)
+        found, *state = scanned.layer(kind, x, h, c, weights, own, reverse, rules)
     torch.testing.assert_close(found, y.reshape(steps, batch, output))
     for mine, right in zip(state, last, strict=True):
         assert (mine is None) == (right is None)

@@ -217,7 +217,12 @@ WRONG = {
     "scheme": (lambda: na.NoisyLSTM(4, 3, noise="nax"), ValueError, "'nax'"),
     "gate scheme": (lambda: na.NoisyGRU(4, 3, gate_noise=0.5), TypeError, "0.5"),
     "triton": (lambda: na.NoisyLSTM(4, 3, backend="triton")(X), RuntimeError, "'triton'.*input is on cpu"),
-    "cpu, float64": (lambda: na.NoisyLSTM(4, 3, backend="cpu").double()(X.double()), RuntimeError, "'cpu'.*float64"),
+    "cpu, given xi": (
+        lambda: functional.noisy_rnn(
+            X, None, torch.ones(3, 4), torch.ones(3, 3), xi=torch.ones(5, 2, 1, 3), backend="cpu"
+        ),
+        RuntimeError, "'cpu'.*xi is given",
+    ),
     "cell input": (lambda: na.NoisyGRUCell(4, 3)(X[0, :, :3]), ValueError, r"4.*\(2, 3\)"),
     "cell integers": (lambda: na.NoisyGRUCell(4, 3)(torch.ones(2, 4, dtype=torch.int32)), TypeError, "int32"),
     "cell h": (lambda: na.NoisyGRUCell(4, 3)(X[0], STATE[0, :1]), ValueError, r"h must.*\(2, 3\), not \(1, 3\)"),
@@ -248,7 +253,7 @@ def test_what_is_wrong_is_named(case):
 
 def test_the_backend_is_explained():
     assert "the C kernel" in na.backend_info(na.NoisyLSTM(4, 3))
-    assert "float64" in na.backend_info(na.NoisyLSTM(4, 3).double())
+    assert "the C kernel" in na.backend_info(na.NoisyLSTM(4, 3).double())
     assert "the C kernel" in na.backend_info(na.NoisyLSTM(4, 3, proj_size=2))
     assert "torch's own layer" in na.backend_info(na.NoisyGRU(4, 3, hard=False, noise=None))
     assert "backend='reference'" in na.backend_info(na.NoisyRNNCell(4, 3, backend="reference"))

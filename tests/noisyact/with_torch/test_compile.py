@@ -114,6 +114,7 @@ def network(scheme: str = "nan:c=3.0") -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["nah", "nanis"])
 def test_inductor(scheme: str) -> None:
     """The real compiler: seeds given, it equals eager mode; seeds drawn, torch.manual_seed repeats them."""

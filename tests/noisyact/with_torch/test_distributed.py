@@ -43,6 +43,17 @@ def train(model: nn.Module, steps: int) -> None:
         optimizer.step()
 
 
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict:
+    """What each rank found, by the name of the work: one start of the processes for all of it."""
+    ranks = run(all_work, tmp_path_factory.mktemp("ranks"))
+    return {name: [of_rank[name] for of_rank in ranks] for name in ranks[0]}
+
+
+def all_work() -> dict:
+    return {"noise": noise_of_a_rank(), "trained": trained_by_every_scheme(), "sharded": sharded_and_replicated()}
+
+
 def noise_of_a_rank() -> dict[str, Tensor]:
     x = torch.full((20_000,), 3.0)
     layer = na.NoisyHardTanh("nan:c=2.0")
@@ -63,8 +74,8 @@ def noise_of_a_rank() -> dict[str, Tensor]:
     }
 
 
-def test_ranks_seeded_alike_draw_different_noise(tmp_path: Path) -> None:
-    first, second = run(noise_of_a_rank, tmp_path)
+def test_ranks_seeded_alike_draw_different_noise(found: dict) -> None:
+    first, second = found["noise"]
     for name in first:
         correlation = torch.corrcoef(torch.stack([first[name], second[name]]))[0, 1].item()
         if name in ("torch", "seed"):  # the ranks were seeded alike; and a seed by argument is the caller's word
@@ -83,9 +94,9 @@ def trained_by_every_scheme() -> dict[str, dict[str, Tensor]]:
     return trained
 
 
-def test_parameters_stay_together(tmp_path: Path) -> None:
+def test_parameters_stay_together(found: dict) -> None:
     """DDP also raises in the second step if any parameter had no gradient in the first."""
-    first, second = run(trained_by_every_scheme, tmp_path)
+    first, second = found["trained"]
     for scheme in SCHEMES:
         start = dict(network(scheme).named_parameters())
         assert first[scheme].keys() == start.keys()
@@ -113,10 +124,10 @@ def sharded_and_replicated() -> dict[str, list[dict[str, Tensor]]]:
     return trained
 
 
-def test_sharded_training_equals_replicated_training(tmp_path: Path) -> None:
-    for found in run(sharded_and_replicated, tmp_path):
+def test_sharded_training_equals_replicated_training(found: dict) -> None:
+    for of_rank in found["sharded"]:
         for scheme in SCHEMES:
-            replicated, sharded = found[scheme]
+            replicated, sharded = of_rank[scheme]
             assert replicated.keys() == sharded.keys()
             for name in replicated:
                 torch.testing.assert_close(sharded[name], replicated[name])
