@@ -1,4 +1,4 @@
-"""Benchmarks against torch: ``python -m noisyact_lab.bench activations|recurrent|attention|search|updates``."""
+"""Benchmarks against torch: ``python -m noisyact_lab.bench activations|recurrent|resets|attention|search|updates``."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ import torch
 import noisyact
 from noisyact.ops import native
 from noisyact.ops.triton import obstacle
-from noisyact_lab.bench import activations, attention, recurrent, recurrent_gpu, search, updates
+from noisyact.text_table import terminal_width
+from noisyact_lab.bench import activations, attention, recurrent, recurrent_gpu, resets, search, updates
 from noisyact_lab.bench.grid import run as grid
 from noisyact_lab.bench.timing import keep_freed_memory
+from noisyact_lab.engine.folder.files import in_words, write_text
 from noisyact_lab.engine.folder.records import commit
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a benchmark and print its table. The exit code is 1 if a case was refused, such as for wrong results."""
     parser = argparse.ArgumentParser(prog="python -m noisyact_lab.bench", description=__doc__)
-    parser.add_argument("what", choices=["activations", "recurrent", "attention", "search", "updates"])
+    parser.add_argument("what", choices=["activations", "recurrent", "resets", "attention", "search", "updates"])
     parser.add_argument(
         "--elements", type=_positive, help="size of the input, for activations (default 4194304, on a GPU 268435456)"
     )
     parser.add_argument(
         "--repeats",
         type=_positive,
-        help="number of measurements for the median (default: activations 41, search 3, others 9)",
+        help="number of measurements for the median (default: activations 41, search 3, others 9); for resets, seconds",
     )
     parser.add_argument(
         "--block", type=_positive, help="consecutive calls in each turn (default 1, recurrent on a CPU 5)"
@@ -45,6 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     grid.add_options(parser)
     options = parser.parse_args(arguments)
     _check_grid(parser, options)
+    _check_device(parser, options.device)
+    if options.json is not None and not options.json.parent.is_dir():  # else it would be said after the measurement
+        parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
+    if options.what == "resets" and options.device != "cpu":
+        parser.error(f"--device {options.device}: `resets` measures the kernels for a CPU")
     if options.elements is None:
         options.elements = 2**22 if options.device == "cpu" else 2**28
     if options.elements % activations.FEATURES:
@@ -62,12 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             rows.append(result)
             print(f"  measured {_name(result)}", file=sys.stderr, flush=True)
-    print(bench.table(rows))
+    print(bench.table(rows, terminal_width()))
     for reason in refused:
         print(f"REFUSED {reason}")
     if options.json is not None:
         record = {"setting": setting, "rows": [dataclasses.asdict(row) for row in rows], "refused": refused}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_text(options.json, json.dumps(record, indent=1) + "\n")
     return 1 if refused else 0
 
 
@@ -78,6 +85,19 @@ def _check_grid(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     for name in grid.GRID_OPTIONS:
         if not options.grid and getattr(options, name) is not None:
             parser.error(f"--{name.replace('_', '-')} {getattr(options, name)}: needs --grid")
+
+
+def _check_device(parser: argparse.ArgumentParser, name: str) -> None:
+    """Stop unless the device is there: a CPU or one of the GPUs."""
+    gpus = torch.cuda.device_count()
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        parser.error(f"--device {name}: must be cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        parser.error(f"--device {name}: there are {gpus} CUDA devices here")
 
 
 def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
@@ -91,6 +111,8 @@ def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
         return search, search.measure(options.repeats or 3, options.device)
     if options.what == "updates":
         return updates, updates.measure(options.repeats or 9, options.device)
+    if options.what == "resets":
+        return resets, resets.measure(resets.SHAPES, options.repeats or 9, options.threads)
     if options.device == "cpu":
         return recurrent, recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads, options.block or 5)
     return recurrent_gpu, recurrent_gpu.measure(recurrent_gpu.CASES, options.repeats or 9)
@@ -133,4 +155,7 @@ def _gpu_kernels(device: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (OSError, ValueError) as error:
+        sys.exit(f"python -m noisyact_lab.bench: {in_words(error)}")

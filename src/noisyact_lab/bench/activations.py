@@ -156,8 +156,8 @@ def _time(case: str, x: Tensor, p: Tensor, pair: HardPair, scheme: Scheme, repea
     )
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows as a text table."""
+def table(rows: list[Row], width: int | None = None) -> str:
+    """Format the rows as a text table, in lines of at most `width` where one is given."""
     header = ("case", "forward", "hardtanh", "ratio", "fwd+bwd", "hardtanh", "ratio", "formula in torch", "compiled")
     cells = [
         (
@@ -167,4 +167,4 @@ def table(rows: list[Row]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    return text_table(header, cells)
+    return text_table(header, cells, width, kept=(2, 3, 5, 6))

@@ -214,8 +214,8 @@ def _times(steps: list[Callable[[], object]], repeats: int, device: torch.device
         return median_ms([graph(step) for step in steps], repeats)
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows as a text table."""
+def table(rows: list[Row], width: int | None = None) -> str:
+    """Format the rows as a text table, in lines of at most `width` where one is given."""
     cells = [
         (
             row.model, f"{row.words:,}", f"{row.noisy_ms:.2f} ms", f"{row.soft_ms:.2f} ms", f"{row.ratio:.2f}",
@@ -223,4 +223,5 @@ def table(rows: list[Row]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    return text_table(("model", "words", "noisy", "soft", "ratio", "words a second", "soft"), cells)
+    header = ("model", "words", "noisy", "soft", "ratio", "words a second", "soft")
+    return text_table(header, cells, width, kept=(3, 4, 6))

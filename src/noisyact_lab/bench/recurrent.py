@@ -135,8 +135,8 @@ def inference(layer: nn.Module, x: Tensor) -> Callable[[], object]:
     return run
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows as a text table."""
+def table(rows: list[Row], width: int | None = None) -> str:
+    """Format the rows as a text table, in lines of at most `width` where one is given."""
     header = (
         "layer", "T, B, H, layers", "fwd ratio", "fwd+bwd", "torch", "ratio", "inference", "torch", "ratio", "memory"
     )  # fmt: skip
@@ -148,4 +148,4 @@ def table(rows: list[Row]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    return text_table(header, cells)
+    return text_table(header, cells, width, kept=(4, 5, 7, 8), repeated=2)

@@ -175,8 +175,8 @@ def peak_mib(function: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows as a text table."""
+def table(rows: list[Row], width: int | None = None) -> str:
+    """Format the rows as a text table, in lines of at most `width` where one is given."""
     header = (
         "layer", "T, B, H, layers", "dtype", "fwd+bwd", "torch", "ratio", "as a graph", "torch", "ratio", "inference",
         "torch", "ratio", "memory",
@@ -191,4 +191,4 @@ def table(rows: list[Row]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    return text_table(header, cells)
+    return text_table(header, cells, width, kept=(4, 5, 7, 8, 10, 11), repeated=3)

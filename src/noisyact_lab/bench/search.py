@@ -109,8 +109,8 @@ def _seconds(translator: Translator, sentences: Sentences) -> float:
     return time.perf_counter() - start
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows as a text table."""
+def table(rows: list[Row], width: int | None = None) -> str:
+    """Format the rows as a text table, in lines of at most `width` where one is given."""
     cells = [
         (
             f"{row.sentences:,}", str(row.beam), str(row.words), f"{row.noisy_s:.2f} s", f"{row.soft_s:.2f} s",
@@ -118,4 +118,5 @@ def table(rows: list[Row]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    return text_table(("sentences", "beam", "words each", "noisy", "soft", "ratio", "sentences a second"), cells)
+    header = ("sentences", "beam", "words each", "noisy", "soft", "ratio", "sentences a second")
+    return text_table(header, cells, width, kept=(4, 5), repeated=3)

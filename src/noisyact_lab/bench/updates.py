@@ -49,15 +49,15 @@ def measure(turns: int, device: str) -> Iterator[Row | Exception]:
             yield ValueError(f"{experiment} {arm}: {error}")
 
 
-def table(rows: list[Row]) -> str:
-    """Format the rows as a text table."""
+def table(rows: list[Row], width: int | None = None) -> str:
+    """Format the rows as a text table, in lines of at most `width` where one is given."""
     header = ["run", "update", "host time", "without graph", "host time", "evaluation", "checkpoint"]
     return text_table(header, [
         [f"{row.experiment} {row.arm}", *(f"{us:.0f} us" for us in (
             row.update_us, row.host_us, row.plain_us, row.plain_host_us
         )), f"{row.evaluation_ms:.1f} ms", f"{row.checkpoint_ms:.1f} ms"]
         for row in rows
-    ])  # fmt: skip
+    ], width, kept=(2, 4))  # fmt: skip
 
 
 def _row(name: str, arm: str, turns: int, device: torch.device) -> Row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +35,9 @@ Preset = Annotated[str, typer.Option(help="smoke (seconds), short (minutes) or p
 
 def width() -> int:
     """The columns of the terminal, or 80 if there is none."""
-    return shutil.get_terminal_size().columns
+    from noisyact.text_table import terminal_width  # imports torch
+
+    return terminal_width() or 80
 
 
 def print_json(value: Any) -> None:

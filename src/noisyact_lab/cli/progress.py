@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 from rich.progress import Task as Bar
+from rich.table import Column
 from rich.text import Text
 
 __all__ = ["Forecast", "View"]
@@ -25,7 +26,7 @@ class _Told(ProgressColumn):
     """A column whose text a function returns for the name of a bar; the name None is the bar for all."""
 
     def __init__(self, tell: Callable[[str | None], str], style: str) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._tell, self._style = tell, style
 
     def render(self, task: Bar) -> Text:
@@ -49,10 +50,10 @@ class View:
         self._ids: dict[str, TaskID] = {}
         self._bars = None
         if console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
+            columns = (  # in a narrow terminal names are wrapped and bars are short, and the numbers stay
+                TextColumn("{task.description}", table_column=Column(overflow="fold")),
+                BarColumn(16),
+                MofNCompleteColumn(table_column=Column(no_wrap=True)),
                 _Told(self._rate, "progress.data.speed"),
                 _Told(self._left, "progress.remaining"),
             )

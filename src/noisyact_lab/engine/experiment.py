@@ -130,6 +130,9 @@ class Experiment:
             the end nothing is left to compare.
         commentary: what agrees with the paper and what does not, by preset; plain text, a blank line between
             paragraphs. A file `commentary.txt` beside the runs takes its place.
+        higher_is_better: whether a higher headline is better.
+        effects_metric: the number by which its arms are compared in a figure of all experiments, if not the headline:
+            for a task that every arm solves, the updates that it takes.
         comparisons: those that its table tests, stated before any run that they are to judge; None for the default of
             :meth:`family`.
     """
@@ -149,6 +152,8 @@ class Experiment:
     minutes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matched: str | None = None
     commentary: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    higher_is_better: bool = False
+    effects_metric: str = ""
     comparisons: tuple[Comparison, ...] | None = None
 
     def family(self) -> tuple[Comparison, ...]:
@@ -159,9 +164,9 @@ class Experiment:
         take part: hard, leak and noisy arms against the reference; leak and noisy arms against hard; noisy arms against
         leak.
 
-        >>> [(c.arm, c.against) for c in load_experiment("translate").family()]
-        [('hard', 'reference'), ('leak', 'reference'), ('nah', 'reference'),
-         ('leak', 'hard'), ('nah', 'hard'), ('nah', 'leak')]
+        >>> [f"{c.arm} - {c.against}" for c in load_experiment("ptb-word-medium").family()]
+        ['hard - reference', 'leak - reference', 'nan - reference', 'nah - reference',
+         'leak - hard', 'nan - hard', 'nah - hard', 'nan - leak', 'nah - leak']
         """
         if self.comparisons is not None:
             return self.comparisons

@@ -254,6 +254,7 @@ RECALL = Experiment(
     ),
     metric="valid_error",
     unit="% wrong bits in validation",
+    effects_metric="updates_to_1%",
     agreement="The paper has curves and no numbers. Agreement: at the end of the budget NAN annealed answers with at "
     "most 1% wrong bits and the reference with more; NAN annealed is below the reference, and it is at 10% in fewer "
     "updates; each by more than the 95% intervals. What the hard function, the leak alone or noise that is not "

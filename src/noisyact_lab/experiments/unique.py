@@ -181,6 +181,7 @@ UNIQUE = Experiment(
     ),
     metric="test_error",
     unit="% test error",
+    effects_metric="updates_to_1%",
     agreement="The paper's order of arms at the budget where the reference still fails: NAN annealed below curriculum, "
     "NANIL annealed, NAN and the reference; each by more than the 95% intervals.",
     start=Unique,

@@ -10,7 +10,7 @@ from typing import Any
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, mean_interval
 from noisyact_lab.report.sections import Column, Run, Section
 
-__all__ = ["curves_of", "mean_of"]
+__all__ = ["alike_later", "curves_of", "mean_of"]
 
 _MOST_POINTS = 300
 """The maximum number of points in a line. More would not be visible on a screen."""
@@ -34,19 +34,48 @@ def curves_of(section: Section) -> dict[str, Any]:
         for index, arm in enumerate(section.arms)
         if any(run.curve for run in arm.runs)
     ]  # fmt: skip
-    return {"metrics": metrics, "noise": noise, "headline": section.experiment.metric, "arms": arms}
+    return {
+        "metrics": metrics, "noise": noise, "headline": section.experiment.metric, "arms": arms,
+        "logX": alike_later([arm["mean"][metrics[0]] for arm in arms]) if metrics else False,
+    }  # fmt: skip
+
+
+def alike_later(lines: Sequence[dict[str, Column]]) -> bool:
+    """Return whether the arms differ only in the first third of the axis, so that it is better logarithmic.
+
+    They differ where the lowest and the highest mean are further apart than a tenth of the largest such distance.
+
+    >>> x = list(range(1, 10))
+    >>> alike_later([{"x": x, "y": [9, 5, 1, 1, 1, 1, 1, 1, 1]}, {"x": x, "y": [9, 9, 5, 1, 1, 1, 1, 1, 1]}])
+    True
+    >>> alike_later([{"x": x, "y": [9, 8, 7, 6, 5, 4, 3, 2, 1]}, {"x": x, "y": [9, 9, 8, 8, 7, 7, 6, 6, 5]}])
+    False
+    """
+    spread: dict[float, list[float]] = {}
+    for line in lines:
+        for x, y in zip(line["x"], line["y"], strict=True):
+            if x is not None and y is not None:
+                spread.setdefault(x, []).append(y)
+    distance = {x: max(values) - min(values) for x, values in spread.items() if len(values) > 1}
+    largest = max(distance.values(), default=0.0)
+    differing = [x for x, between in distance.items() if between > largest / 10]
+    return bool(differing) and min(distance) > 0 and max(differing) <= max(distance) / 3
 
 
 def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:
     """Return the mean over finished runs and the ends of its 95% interval, at each update that all of them have.
 
+    Fewer than three runs have no interval.
+
     >>> columns = [{"update": [1, 2], "loss": [3.0, 1.0]}, {"update": [1, 2, 3], "loss": [5.0, 1.0, 1.0]}]
     >>> mean_of([Run("0", "finished", "", None, "cpu", of_run) for of_run in columns], "loss")
-    {'x': [1, 2], 'y': [4.0, 1.0], 'low': [-8.7062, 1.0], 'high': [16.706, 1.0]}
+    {'x': [1, 2], 'y': [4.0, 1.0], 'low': [None, None], 'high': [None, None]}
     """
     finished = [dict(zip(*_line(run, metric), strict=True)) for run in runs if run.status == "finished"]
     shared = sorted(set.intersection(*(set(line) for line in finished))) if finished else []
     ends = [mean_interval([line[update] for line in finished]) for update in shared]
+    if len(finished) < LEAST_SEEDS:  # Student's t for two is so wide that its interval says nothing
+        ends = [(mean, None, None) for mean, _, _ in ends]
     y, low, high = ([_rounded(end[i]) for end in ends] for i in range(3))
     return {"x": [*shared], "y": y, "low": low, "high": high}
 

@@ -14,7 +14,7 @@ import math
 import re
 import tempfile
 from collections.abc import Sequence
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,16 @@ import jinja2
 
 import noisyact
 from noisyact_lab.analysis import agreement, comparisons
+from noisyact_lab.analysis.effects import SATURATED_START, Effect, effects_of, saturated_start
 from noisyact_lab.analysis.estimates import Estimate
+from noisyact_lab.analysis.findings import findings, limits
 from noisyact_lab.analysis.statistics.intervals import missing
+from noisyact_lab.analysis.sweeps import section_id
 from noisyact_lab.report.curves import curves_of
-from noisyact_lab.report.sections import Section, embedded, sections, strangers
+from noisyact_lab.report.downloads import effects_csv, runs_csv
+from noisyact_lab.report.forest import forest
+from noisyact_lab.report.pictures import embedded
+from noisyact_lab.report.sections import Picture, Section, sections, strangers
 
 __all__ = ["drawn_figures", "write"]
 
@@ -57,10 +63,13 @@ def write(out: Path, to: Path, figures: Sequence[dict[str, str]] = ()) -> Path:
         sections=[_shown(section) for section in found],
         data=_as_data([curves_of(section) for section in found]),
         figures=figures,
+        finding=_finding(effects_of(out)),
+        start=_saturated_start(out),
         strangers=strangers(out),
         version=noisyact.__version__,
         date=datetime.date.today().isoformat(),
         runs=sum(sum(section.count.values()) for section in found),
+        repository=_repository(),
     )
     write_text(to, page)
     return to
@@ -83,6 +92,25 @@ def drawn_figures() -> list[dict[str, str]]:
     return drawn
 
 
+def _finding(effects: Sequence[Effect]) -> dict[str, Any] | None:
+    """Return the template's variables for what all experiments say together; None if they have nothing to compare."""
+    if not effects:
+        return None
+    return {
+        "said": findings(effects),
+        "limits": limits(effects),
+        "figure": forest(effects, page=""),
+        "narrow": forest(effects, page="", narrow=True),
+        "csv": effects_csv(effects),
+    }
+
+
+def _saturated_start(out: Path) -> dict[str, list[float]] | None:
+    """Return the test errors by arm of the example that starts saturated, if its record is there."""
+    path = out / SATURATED_START
+    return {name: arm["test_error"] for name, arm in saturated_start(path).items()} if path.exists() else None
+
+
 def _shown(section: Section) -> dict[str, Any]:
     """Return the template's variables for a section: its records and the comparison with the paper."""
     table, experiment = section.table, section.experiment
@@ -96,20 +124,38 @@ def _shown(section: Section) -> dict[str, Any]:
         }
         for index, (arm, ours) in enumerate(zip(section.arms, headline, strict=True))
     ]  # fmt: skip
-    pictures: dict[str, list[tuple[Any, str]]] = {}
+    pictures: dict[str, list[tuple[Any, Picture]]] = {}
     for arm, runs in zip(arms, section.arms, strict=True):
         for picture in runs.pictures:
-            pictures.setdefault(picture.name, []).append((arm, picture.source))
+            pictures.setdefault(picture.name, []).append((arm, picture))
     pairs = agreement.pairs(table)
     return {
-        "id": "-".join(filter(None, (experiment.name, section.preset, "sweep" * bool(section.swept), section.swept))),
-        "title": experiment.title + (f": sweep of {section.swept}" if section.swept else ""), "section": section,
+        "id": section_id(experiment.name, section.preset, section.swept),
+        "title": _title(section), "section": section, "swept": section.swept, "csv": runs_csv(section),
+        "parent": section_id(experiment.name, section.preset),
         "experiment": experiment, "preset": section.preset, "arms": arms, "others": table.others, "pairs": pairs,
         "summary": agreement.summary(pairs), "order": table.order(), "pictures": pictures, "span": span,
         "samples": [arm for arm in arms if arm["samples"]], "count": section.count,
         "papers": any(arm.row.paper is not None for arm in section.arms),
         "comparisons": comparisons.kinds(table.comparisons, table.metric),
     }  # fmt: skip
+
+
+def _title(section: Section) -> str:
+    if section.table.swept:
+        return f"{section.experiment.name}: sweep of {section.table.swept}"
+    return f"{section.experiment.name} with {section.swept}" if section.swept else section.experiment.title
+
+
+def _repository() -> str:
+    """Return the address of the repository that the installed package states, or an empty string if it states none."""
+    try:
+        stated = metadata.metadata("noisyact").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    addresses = {name.lower(): address for name, _, address in (line.partition(", ") for line in stated)}
+    address = next((addresses[name] for name in ("repository", "source", "homepage") if name in addresses), "")
+    return address.rstrip("/") if address.startswith("https://") else ""
 
 
 def _span(estimates: Sequence[Estimate], papers: Sequence[float | None]) -> tuple[float, float] | None:

@@ -5,28 +5,26 @@ No folder is trusted and no run is dropped silently: a note reports every file t
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 from noisyact_lab.analysis.estimates import Row
 from noisyact_lab.analysis.noise_records import Units, lines_of_noise
 from noisyact_lab.analysis.results_table import Table, sweep_table_of, table_of
+from noisyact_lab.analysis.sweeps import Sweep, sweeps_of
 from noisyact_lab.engine.experiment import PRESETS, Experiment, experiment_names, load_experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
+from noisyact_lab.report.pictures import KINDS, embedded, own_width
 
-__all__ = ["ArmRuns", "Picture", "Run", "Samples", "Section", "embedded", "sections", "strangers"]
+__all__ = ["ArmRuns", "Picture", "Run", "Samples", "Section", "sections", "strangers"]
 
 _STATUSES = ("finished", "diverged", "partial")
 _MOST_ROWS = 40
 """The maximum number of rows shown of a table of samples, which may have thousands."""
-_MOST_BYTES = 2_000_000
-"""The maximum size of a picture in bytes."""
-_KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 
 NOISE = "noise of "
 """The names of columns about noise begin with this; then come the nonlinearity, a colon, and the number's name."""
@@ -46,6 +44,8 @@ class Run:
     seconds: float | None
     device: str
     curve: dict[str, Column]
+    commit: str = ""
+    """The commit of the code, where it was recorded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Picture:
 
     name: str
     source: str
+    width: float = 0.0
+    """Its own width in pixels, where it says one: a picture that is much wider than a page is not made smaller."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Section:
     experiment: Experiment
     preset: str
     swept: str
-    """The name of the swept arm, or an empty string if this is not a sweep."""
+    """The name of the sweep, or an empty string if this is none."""
     table: Table
     arms: tuple[ArmRuns, ...]
     commentary: tuple[str, ...]
@@ -114,21 +116,26 @@ class Section:
 
 
 def sections(out: Path) -> list[Section]:
-    """Return a section for every experiment and preset with runs in `out`, followed by the sweeps."""
-    found = []
+    """Return a section for every experiment and preset with runs in `out`, each followed by its sweeps."""
+    found, sweeps = [], sweeps_of(out)
     for name in experiment_names():
         for preset in reversed(PRESETS):  # the largest and most informative preset comes first
             if any(out.glob(f"{name}/{preset}/*/seed-*")):
                 found.append(_section_of(load_experiment(name), preset, out))
-    for name, preset, arm in _sweeps(out):
-        experiment = load_experiment(name)
-        points = [(unquote(path.name), path) for path in _folders(out / "sweep")]
-        table = sweep_table_of(experiment, arm, preset, points)
-        places = [path / name / preset / arm for _, path in points]
-        kept = [i for i, place in enumerate(places) if any(place.glob("seed-*"))]
-        table = dataclasses.replace(table, rows=tuple(table.rows[i] for i in kept))
-        found.append(_section(experiment, preset, arm, table, [places[i] for i in kept], ()))
+            found += [_swept(sweep) for sweep in sweeps if (sweep.experiment, sweep.preset) == (name, preset)]
     return found
+
+
+def _swept(sweep: Sweep) -> Section:
+    """Return the section of one arm at several settings, or of several arms at another setting than the preset's."""
+    experiment = load_experiment(sweep.experiment)
+    if not sweep.arm:
+        plain = [dataclasses.replace(arm, paper=None, papers={}) for arm in experiment.arms]
+        experiment = dataclasses.replace(experiment, arms=tuple(plain))  # the paper's numbers are of its settings
+        return _section_of(experiment, sweep.preset, sweep.points[0][1], sweep.arms, sweep.name)
+    table = sweep_table_of(experiment, sweep.arm, sweep.preset, sweep.points)
+    folders = [folder / experiment.name / sweep.preset / sweep.arm for _, folder in sweep.points]
+    return _section(experiment, sweep.preset, sweep.name, table, folders, ())
 
 
 def strangers(out: Path) -> list[str]:
@@ -142,28 +149,16 @@ def strangers(out: Path) -> list[str]:
     return sorted(unknown)
 
 
-def embedded(path: Path) -> str:
-    """Return an SVG or PNG file as a data URL."""
-    if path.is_symlink() or not path.is_file():
-        raise ValueError(f"{path.name} is not a plain file")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; at most {_MOST_BYTES:,} are shown")
-    data = path.read_bytes()
-    if path.suffix == ".png" and not data.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError(f"{path.name} is not a PNG file")
-    if path.suffix == ".svg" and b"<svg" not in data:
-        raise ValueError(f"{path.name} is not an SVG file")
-    return f"data:{_KINDS[path.suffix]};base64,{base64.b64encode(data).decode()}"
-
-
-def _section_of(experiment: Experiment, preset: str, out: Path) -> Section:
+def _section_of(
+    experiment: Experiment, preset: str, out: Path, arms: Sequence[str] | None = None, swept: str = ""
+) -> Section:
     folder = out / experiment.name / preset
     notes: list[str] = []
-    text = experiment.commentary.get(preset, "")
+    text = "" if swept else experiment.commentary.get(preset, "")
     if (folder / "commentary.txt").exists():
         text = _noted(notes, "", lambda: (folder / "commentary.txt").read_text(encoding="utf-8"), text)
-    table = table_of(experiment, out, preset)
-    section = _section(experiment, preset, "", table, [folder / row.name for row in table.rows], notes)
+    table = table_of(experiment, out, preset, arms)
+    section = _section(experiment, preset, swept, table, [folder / row.name for row in table.rows], notes)
     paragraphs = (" ".join(paragraph.split()) for paragraph in text.replace("\r\n", "\n").split("\n\n"))
     return dataclasses.replace(section, commentary=tuple(filter(None, paragraphs)))
 
@@ -174,17 +169,6 @@ def _section(
     noted = [*table.notes, *notes]
     arms = tuple(_arm(row, folder, noted) for row, folder in zip(table.rows, folders, strict=True))
     return Section(experiment, preset, swept, table, arms, (), tuple(dict.fromkeys(noted)))
-
-
-def _sweeps(out: Path) -> list[tuple[str, str, str]]:
-    """Return the experiment, preset and arm of each sweep."""
-    found = {path.relative_to(out).parts[2:5] for path in out.glob("sweep/*/*/*/*/seed-*")}
-    known = {name: [arm.name for arm in load_experiment(name).arms] for name in experiment_names()}
-    return sorted((n, p, a) for n, p, a in found if p in PRESETS and a in known.get(n, ()))
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if path.is_dir())
 
 
 def _noted(notes: list[str], who: str, read: Callable[[], _T], otherwise: _T) -> _T:
@@ -224,9 +208,12 @@ def _run(folder: Path, who: str, notes: list[str]) -> Run:
     last = timing[-1] if timing and isinstance(timing[-1], dict) else {}
     ending = _noted(notes, who, lambda: _ending(status, curve, config, last), status)
     seconds, device = last.get("seconds"), config.get("device", "")
+    signature = record.get("signature")
+    commit = signature.get("commit") if isinstance(signature, dict) else None
     return Run(
-        folder.name.removeprefix("seed-"), status, ending, seconds if is_finite(seconds) else None, str(device), curve
-    )
+        folder.name.removeprefix("seed-"), status, ending, seconds if is_finite(seconds) else None, str(device), curve,
+        commit if isinstance(commit, str) and re.fullmatch(r"[0-9a-f]{7,64}\+?", commit) else "",
+    )  # fmt: skip
 
 
 def _ending(status: str, curve: dict[str, Column], config: dict[str, Any], last: dict[str, Any]) -> str:
@@ -296,7 +283,11 @@ def _sampled(table: Any) -> Samples:
 
 
 def _pictures(folder: Path, who: str, notes: list[str]) -> tuple[Picture, ...]:
-    paths = sorted(path for path in folder.glob("*") if path.suffix in _KINDS and not path.name.startswith("."))
+    paths = sorted(path for path in folder.glob("*") if path.suffix in KINDS and not path.name.startswith("."))
     once = {path.stem: path for path in paths}.values()  # if a picture exists as PNG and SVG, the SVG is used
     read = ((path, _noted(notes, f"{who} pictures:", lambda p=path: embedded(p), "")) for path in once)
-    return tuple(Picture(path.stem.replace("-", " ").replace("_", " "), source) for path, source in read if source)
+    return tuple(
+        Picture(path.stem.replace("-", " ").replace("_", " "), source, own_width(path))
+        for path, source in read
+        if source
+    )

@@ -131,3 +131,22 @@ def test_wrong_translations_have_no_speed(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "REFUSED beam search: not measured, its results are wrong: sentence 0" in out
     assert " s  " not in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--device", "bogus"], "--device bogus: must be cpu, cuda or cuda:N"),
+        (["--device", "meta"], "--device meta: must be cpu, cuda or cuda:N"),
+        (["--device", "cuda:99"], "--device cuda:99: there are "),
+        (["--device", "cpu", "--json", "/no/such/record.json"], "there is no folder /no/such"),
+    ],
+)
+@pytest.mark.parametrize("what", [["activations"], ["recurrent", "--grid"]], ids=" ".join)
+def test_what_cannot_be_measured_is_said_before_anything_is(what, flags, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*what, *flags])
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""

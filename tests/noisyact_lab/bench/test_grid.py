@@ -6,7 +6,6 @@ import math
 from collections import Counter
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,16 +18,9 @@ from noisyact_lab.bench.grid import run as grid_run
 from noisyact_lab.bench.grid.cases import DTYPES, Bounds, Case, draw, fixed
 from noisyact_lab.bench.grid.measure import Effort, Row
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Effort(seconds=1e-3, memory=False)
 TINY = Case("GRU", 3, 2, 9, 2, "float32")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # The draw

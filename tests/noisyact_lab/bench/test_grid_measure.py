@@ -17,16 +17,9 @@ from noisyact_lab.bench.grid.cases import Case, fixed
 from noisyact_lab.bench.grid.measure import Effort, Refused, measure
 from noisyact_lab.bench.grid.peak import peak_megabytes
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = Effort(seconds=1e-3, memory=False)
 TINY = Case("GRU", 3, 2, 9, 2, "float32")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")

@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and that it is quick to help."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -235,14 +236,19 @@ def test_bars_on_a_terminal(monkeypatch, capsys):
     assert "[warning] x" in said
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("one_thread")  # as in the processes
 def test_interrupted_and_killed_and_resumed(tmp_path):
     """Ctrl-C is 130 and says how to go on; then a kill; the end is that of a run left alone."""
     changes = ["updates=250", "evaluate_every=5", "test_sequences=40"]
     flags = [word for change in changes for word in ("--set", change)]
-    command = [sys.executable, "-m", "noisyact_lab", "run", "unique", "--arm", "nan", *SMOKE, *flags, "--out"]
+    command = ["run", "unique", "--arm", "nan", *SMOKE, *flags, "--out"]
 
     def begin(signal_, lines):
-        process = subprocess.Popen([*command, tmp_path / "a"], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "noisyact_lab", *command, tmp_path / "a"], stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
         end = time.monotonic() + 180  # on a machine with other work
         while len(read_lines(folder / "metrics.jsonl")) < lines:
             assert time.monotonic() < end
@@ -259,7 +265,7 @@ def test_interrupted_and_killed_and_resumed(tmp_path):
     assert begin(signal.SIGKILL, len(read_lines(folder / "metrics.jsonl")) + 5)[0] == -signal.SIGKILL
     assert 10 <= len(read_lines(folder / "metrics.jsonl")) < 50
     for out in ("a", "b"):
-        subprocess.run([*command, tmp_path / out], check=True, capture_output=True)
+        noisyact(*command, tmp_path / out)
     other = folder_of(tmp_path / "b", "unique", "smoke", "nan", 0)
     files = ["metrics.jsonl", "config.json", *_checkpoint_files(other)]
     assert len(files) == 6

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "support" / "files_crossed.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "lab" / "files_crossed.py"
 
 
 def test_a_run_crosses_at_most_fourteen_files(tmp_path):

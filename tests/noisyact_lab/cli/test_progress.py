@@ -113,3 +113,22 @@ def test_the_bar_of_all_runs_shows_it(clock, monkeypatch, capsys):
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     last = {line.split()[0]: line.split()[-1] for line in plain.splitlines() if re.match(r"(runs|c|d) ", line)}
     assert last == {"runs": "1:20", "c": "1:20", "d": "1:20"}
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_long_names_leave_room_for_the_numbers(columns, clock, monkeypatch, capsys):
+    """They took the whole line of a sweep."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = "unique nan-annealed-curriculum seed 0 c=0.5 updates=2000 evaluate_every=200"
+    with View(2, "runs") as view:
+        for done in (0, 200):
+            view.at(name, done, 2000)
+            clock[0] += 100.0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    last = "runs " + plain.rpartition("runs ")[2]
+    assert max(map(len, last.splitlines())) <= columns
+    assert last.splitlines()[0].split()[-1] == "30:00"  # 900 s by the rate, 100 of them gone, and a run of 1,000 s
+    assert last.splitlines()[1].split()[-3:] == ["200/2000", "2/s", "13:20"]
+    assert columns < 80 or all(word in last for word in name.split())

@@ -253,7 +253,7 @@ assert verify.verify(at(sys.argv[1])) == []
 
 def test_two_processes_at_once_fetch_once(server, folder):
     base, requests, _ = server
-    command = [sys.executable, "-c", FETCH, base, str(Path(__file__).parents[2] / "support")]
+    command = [sys.executable, "-c", FETCH, base, str(Path(__file__).parents[2] / "support" / "lab")]
     both = [subprocess.Popen(command, env=os.environ.copy()) for _ in range(2)]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     assert requests == ["/first.txt", "/second.bin"]

@@ -76,7 +76,8 @@ def test_files_that_may_not_grow(tmp_path, whole):
     assert kept(place(tmp_path)) == kept(place(whole))
 
 
-def test_a_small_disk_and_a_read_only_one(small_disk, whole, tmp_path):
+def test_a_small_disk_and_a_read_only_one(small_disk, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr("noisyact_lab.report.page.drawn_figures", list)  # they take seconds, and need no disk
     disk, remount = small_disk
     assert f"{place(disk)}" in (said := train(disk, code=1).stderr)
     assert "No space left on device; make room on that disk" in said

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import SMOKE, noisyact
 from run_cases import kept
 
 from noisyact_lab.engine.folder import checkpoint
@@ -30,9 +31,10 @@ def place(out) -> Path:
     return folder_of(out, "unique", "smoke", "nan", 0)
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_ends_the_same(tmp_path):
     """Also at every kind of file operation of a save; see killed_runs.py."""
-    script = Path(__file__).parents[2] / "support" / "killed_runs.py"
+    script = Path(__file__).parents[2] / "support" / "lab" / "killed_runs.py"
     done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[0]) > 20
@@ -170,31 +172,26 @@ def _kill_process_at(folder: Path) -> None:
             continue
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("one_thread")  # as in the workers
 def test_nothing_is_lost_with_the_parent(tmp_path):
     """A grid whose parent is killed leaves no process behind, and goes on when it is run again."""
     changes = {"updates": "300", "evaluate_every": "5", "test_sequences": "40"}
     flags = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
-    command = [
-        sys.executable, "-m", "noisyact_lab", "reproduce", "unique", "--arms", "nan", "--seeds", "2", "--preset",
-        "smoke", "--device", "cpu", "--jobs", "2", "--json", *flags, "--out",
-    ]  # fmt: skip
+    command = ["reproduce", "unique", "--arms", "nan", "--seeds", "2", *SMOKE, "--jobs", "2", "--json", *flags, "--out"]
     out = tmp_path / "killed"
-    parent = subprocess.Popen([*command, out], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "noisyact_lab", *command, out], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     folders = [folder_of(out, "unique", "smoke", "nan", seed) for seed in (0, 1)]
     _until(lambda: all(len(read_lines(folder / "metrics.jsonl")) > 3 for folder in folders))
     parent.kill()
     parent.communicate()  # ends when the last process that has the pipe does
     done = [len(read_lines(folder / "metrics.jsonl")) for folder in folders]
     assert max(done) < 60
-    again = subprocess.run([*command, out], capture_output=True, text=True, check=True)
-    (table,) = json.loads(again.stdout)["tables"]
+    (table,) = json.loads(noisyact(*command, out).stdout)["tables"]
     assert table["rows"][0]["finished"] == 2
-    torch_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        run(Job("unique", "nan", "smoke", 1, tmp_path / "whole", device="cpu", changes=changes))
-    finally:
-        torch.set_num_threads(torch_threads)
+    run(Job("unique", "nan", "smoke", 1, tmp_path / "whole", device="cpu", changes=changes))
     assert kept(folders[1]) == kept(folder_of(tmp_path / "whole", "unique", "smoke", "nan", 1))
 
 

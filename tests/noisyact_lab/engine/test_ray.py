@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from run_cases import kept
 
 from noisyact_lab.engine.experiment import UnknownName
@@ -21,18 +20,14 @@ from noisyact_lab.engine.ray.sync import apply, contents
 from noisyact_lab.engine.ray.worker import Worker
 from noisyact_lab.engine.run import run
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in the workers
 LONG = {"updates": "800", "evaluate_every": "5", "test_sequences": "40", "hidden": "4", "batch": "4", "length": "6"}
 TINY = {**LONG, "updates": "12", "evaluate_every": "2"}
 
 
 def done_here(out: Path, arm: str, seed: int, changes=LONG) -> Path:
     """The folder of the same run, done in this process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        run(Job("unique", arm, "smoke", seed, out, device="cpu", changes=changes))
-    finally:
-        torch.set_num_threads(threads)
+    run(Job("unique", arm, "smoke", seed, out, device="cpu", changes=changes))
     return folder_of(out, "unique", "smoke", arm, seed)
 
 
@@ -41,7 +36,7 @@ def cluster(monkeypatch):
     """Two nodes with a core each; see ray_nodes.py. It has a token of its own, and leaves none in the user's home."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    script = Path(__file__).parents[2] / "support" / "ray_nodes.py"
+    script = Path(__file__).parents[2] / "support" / "lab" / "ray_nodes.py"
     with subprocess.Popen(
         [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -50,6 +45,7 @@ def cluster(monkeypatch):
         process.wait(60)
 
 
+@pytest.mark.long
 def test_a_lost_node_loses_nothing_and_ctrl_c_leaves_runs_that_go_on(tmp_path, cluster):
     """One cluster for both, since it takes some seconds to start."""
     address = cluster.stdout.readline().strip()

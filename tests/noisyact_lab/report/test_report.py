@@ -1,14 +1,17 @@
 """The report page: what it reads and shows, and that it needs nothing from outside."""
 
 import base64
+import csv
 import dataclasses
 import hashlib
 import html
+import io
 import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import report_cases
@@ -19,13 +22,11 @@ from noisyact_lab.analysis.results_table import Table
 from noisyact_lab.analysis.statistics.intervals import mean_interval
 from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.folder.files import write_json, write_text
+from noisyact_lab.engine.folder.picture import grid, save
 from noisyact_lab.engine.folder.records import clear
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
-from noisyact_lab.report import (
-    curves,
-    sections,
-)
+from noisyact_lab.report import curves, pictures, sections
 from noisyact_lab.report import page as report
 
 
@@ -123,7 +124,8 @@ def test_the_page_stands_alone(copy, tmp_path):
     page = report.write(copy, tmp_path / "report.html", [{"caption": "a figure", "source": "data:image/png;base64,"}])
     text = page.read_text()
     assert not re.search(
-        r"""src="(?!data:image/)|href="(?!#)|url\((?!#)|@import|fetch\(|XMLHttpRequest|import\(""", text
+        r"""src="(?!data:image/)|href="(?!#|data:text/csv|https://arxiv\.org/abs/)|url\((?!#)|@import|fetch\(|XMLHttpRequest|import\(""",
+        text,
     )
     assert text.count("<script") == 2
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
@@ -227,10 +229,10 @@ def test_pictures_are_plain_files_of_modest_size(tmp_path):
     (tmp_path / "secret.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "link.png").symlink_to(tmp_path / "secret.png")
     with pytest.raises(ValueError, match=r"link.png is not a plain file"):
-        sections.embedded(tmp_path / "link.png")
+        pictures.embedded(tmp_path / "link.png")
     (tmp_path / "big.svg").write_bytes(b"<svg>" * 500_000)
     with pytest.raises(ValueError, match=r"big.svg has 2,500,000 bytes; at most 2,000,000 are shown"):
-        sections.embedded(tmp_path / "big.svg")
+        pictures.embedded(tmp_path / "big.svg")
 
 
 def test_sweeps_are_shown_and_strange_folders_named(out, tmp_path):
@@ -249,6 +251,47 @@ def test_sweeps_are_shown_and_strange_folders_named(out, tmp_path):
     assert "<code>unique/huge/nan</code>" in text
 
 
+def test_arms_at_another_setting_are_one_section_below_their_experiment(out, tmp_path):
+    for arm in ("reference", "nan-annealed"):
+        shutil.copytree(out / "unique" / "smoke" / arm, tmp_path / "sweep" / "hidden=8" / "unique" / "smoke" / arm)
+    shutil.copytree(out / "unique" / "smoke", tmp_path / "unique" / "smoke")
+    (tmp_path / "mixture" / "smoke" / "nan" / "seed-0").mkdir(parents=True)
+    write_text(tmp_path / "sweep" / "hidden=8" / "unique" / "smoke" / "commentary.txt", "Of eight units.")
+    found = sections.sections(tmp_path)
+    assert [(section.experiment.name, section.swept) for section in found] == [
+        ("mixture", ""), ("unique", ""), ("unique", "hidden=8")
+    ]  # fmt: skip
+    assert [arm.row.name for arm in found[-1].arms] == ["reference", "nan-annealed"]
+    assert found[-1].commentary == ("Of eight units.",)
+    text = report.write(tmp_path, tmp_path / "report.html").read_text()
+    assert '<li class="swept"><a href="#unique-smoke-sweep-hidden-8">unique with hidden=8</a></li>' in text
+    assert text.count(html.escape(load_experiment("unique").agreement, quote=False).replace("'", "&#39;")) == 1
+
+
+def test_every_run_is_there_as_csv(out, tmp_path):
+    text = report.write(out, tmp_path / "report.html").read_text()
+    address = re.search(r'download="unique-smoke\.csv" href="data:text/csv;charset=utf-8,([^"]*)"', text)[1]
+    rows = list(csv.DictReader(io.StringIO(unquote(html.unescape(address)), newline="")))
+    assert len(rows) == 7
+    (first, *_) = (row for row in rows if (row["arm"], row["seed"]) == ("reference", "0"))
+    recorded = json.loads((out / "unique" / "smoke" / "reference" / "seed-0" / "result.json").read_text())
+    assert float(first["test_error"]) == recorded["result"]["test_error"]
+    assert first["commit"] == (recorded["signature"]["commit"] or "")
+    assert {row["status"] for row in rows} == {"finished", "diverged", "partial"}
+
+
+def test_pictures_have_a_style_for_the_dark(tmp_path):
+    for name, picture in (("map", "Greys"), ("dark", "gray")):
+        figure, [[ax]] = grid(1, 1)
+        ax.imshow([[0.0, 0.1], [0.0, 1.0]], cmap=picture)
+        path = save(figure, tmp_path, name)[0]
+        assert pictures.own_width(path) == pytest.approx(3.2 * 96)
+        styled = pictures.in_the_dark(path.read_bytes()).decode()
+        assert "prefers-color-scheme: dark" in styled
+        assert ("invert(1)" in styled) == (name == "map")  # a bright map becomes dark, and a dark one stays
+    assert pictures.in_the_dark(b"<svg></svg>") == b"<svg></svg>"
+
+
 def test_hostile_contents_stay_text(copy, tmp_path):
     report_cases.add_extras(copy)
     report_cases.add_attacks(copy)
@@ -262,12 +305,13 @@ def test_hostile_contents_stay_text(copy, tmp_path):
         assert name in ALLOWED
         assert not [key for key in attributes if key.startswith("on")]
         assert attributes.get("src", "data:image/").startswith("data:image/")
+        assert attributes.get("href", "#").startswith(("#", "data:text/csv;", "https://arxiv.org/abs/1603.00391"))
 
 
 ALLOWED = (
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "h4", "p", "nav", "ul", "li", "a",
     "span", "main", "section", "table", "thead", "tbody", "tr", "th", "td", "div", "code", "b", "i", "details",
-    "summary", "caption", "figure", "img", "figcaption", "script", "button",
+    "summary", "caption", "figure", "img", "figcaption", "script", "button", "small",
 )  # fmt: skip
 
 

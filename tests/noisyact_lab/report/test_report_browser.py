@@ -277,3 +277,24 @@ def test_the_playground_follows_its_sliders(opened):
     assert form.get_by_label("alpha as a number").is_disabled()
     assert form.get_by_label("sigma as a number").is_enabled()
     assert read() == 1.0
+
+
+def test_the_contents_mark_the_place(opened):
+    page = opened()
+    page.evaluate("document.getElementById('play').scrollIntoView({behavior: 'instant'})")
+    page.wait_for_function("() => document.querySelector('nav [aria-current]')?.hash === '#play'")
+    page.evaluate("document.getElementById('unique-smoke').scrollIntoView({behavior: 'instant'})")
+    page.wait_for_function("() => document.querySelector('nav [aria-current]')?.hash === '#unique-smoke'")
+    assert page.locator("nav [aria-current]").count() == 1
+    assert page.locator("nav details[open]").count() == 1
+    assert opened(width=390).locator("nav details[open]").count() == 0  # a phone shows the page first
+
+
+def test_a_table_is_saved_as_csv(opened):
+    page = opened()
+    with page.expect_download() as saved:
+        page.locator("#unique-smoke button.csv").first.click()
+    lines = saved.value.path().read_text(encoding="utf-8-sig").splitlines()
+    assert saved.value.suggested_filename == "unique-smoke.csv"
+    assert len(lines) == 1 + page.locator("#unique-smoke table.arms tbody tr").count()
+    assert lines[0].startswith('"arm","paper",')

@@ -77,12 +77,14 @@ def test_the_playground_has_the_librarys_formulas(tmp_path):
     schemes = [
         na.NAN(c=2.0, alpha=1.15), na.NAN(c=3.0, alpha=0.7, clip=True), na.NAH(c=0.5, alpha=0.9),
         na.NAH(c=9.0, alpha=1.15, clip=True), na.NANI(sigma=0.3), na.NANIL(c=3.0), na.NANIS(),
+        na.NAH(draw="centred"), na.NAH(c=2.0, draw="mean"), na.NANI(sigma=0.3, draw="mean"),
+        na.NANIL(c=9.0, draw="mean"), na.NANIS(draw="mean"),
     ]  # fmt: skip
     pairs = {"tanh": na.HARD_TANH, "sigmoid": na.HARD_SIGMOID, "relu": na.RELU}
     points = itertools.product((-6.0, -2.0, -1.0, -0.3, 0.0, 0.7, 1.0, 2.0, 5.5), (None, -1.2, 0.4), (-1.3, 0.4))
     for scheme, (name, pair), (x, xi, p) in itertools.product(schemes, pairs.items(), list(points)):
         settings = {"alpha": 1 - scheme.leak, "c": getattr(scheme, "c", 0.0), "p": p,
-                    "sigma": getattr(scheme, "sigma", 0.0), "clip": scheme.clips}  # fmt: skip
+                    "sigma": getattr(scheme, "sigma", 0.0), "clip": scheme.clips, "draw": scheme.draw}  # fmt: skip
         cases.append([x, xi, scheme.name, settings, name])
         leaf = torch.tensor(x, dtype=torch.float64, requires_grad=True)
         drawn = None if xi is None else torch.tensor(xi, dtype=torch.float64)

@@ -74,7 +74,7 @@ def test_charts_follow_the_width(opened):
     page = opened(width=1280)
     svg = page.locator("#unique-smoke .curves svg").first
     page.set_viewport_size({"width": 500, "height": 900})
-    page.wait_for_function("document.querySelector('.curves svg').viewBox.baseVal.width < 500")
+    page.wait_for_function("() => document.querySelector('.curves svg').viewBox.baseVal.width < 500")
     assert svg.evaluate("(s) => s.getScreenCTM().a") == pytest.approx(1.0, abs=0.02)
 
 

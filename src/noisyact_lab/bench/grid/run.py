@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from noisyact.text_table import terminal_width
 from noisyact_lab.bench.grid.cases import Bounds, Case, draw, fixed
 from noisyact_lab.bench.grid.measure import Effort, Refused, Row, measure
 from noisyact_lab.bench.grid.summary import summary
@@ -80,8 +81,6 @@ def _figure(text: str) -> Path:
 def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
     """Measure the grid, print its summary, and return 1 if a case was refused, else 0."""
     kind = options.device.partition(":")[0]
-    if kind not in _DEFAULTS:
-        raise ValueError(f"--device {options.device}: a grid runs on {' or '.join(_DEFAULTS)}")
     defaults = _DEFAULTS[kind] | {"seed": 0}
     chosen = {name: default if getattr(options, name) is None else getattr(options, name)
               for name, default in defaults.items()}  # fmt: skip
@@ -102,7 +101,7 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
         except Refused as error:
             record.refuse(case, str(error))
         print(f"  {number}/{len(cases)} {case.name}", file=sys.stderr, flush=True)
-    print(summary(record.rows) if record.rows else "no case was measured")
+    print(summary(record.rows, terminal_width()) if record.rows else "no case was measured")
     for reason in record.refused.values():
         print(f"REFUSED {reason}")
     reached = len(record.names())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from noisyact.text_table import text_table
+from noisyact.text_table import text_table, wrapped
 from noisyact_lab.bench.grid.measure import COLUMNS, Row
 
 __all__ = ["NOISE", "geometric_mean", "ratio", "slower", "summary", "table"]
@@ -36,18 +36,21 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """All of it as text. The means are over the drawn cases; fixed rows, which are no sample, are only listed."""
+def summary(rows: Sequence[Row], width: int | None = None) -> str:
+    """All of it as text, in lines of at most `width` where one is given.
+
+    The means are over the drawn cases; fixed rows, which are no sample, are only listed.
+    """
     drawn, fixed = ([row for row in rows if row.case.fixed == kind] for kind in (False, True))
-    parts = [f"{len(drawn)} drawn cases", table(drawn)] if drawn else []
+    parts = [f"{len(drawn)} drawn cases", table(drawn, width)] if drawn else []
     if fixed:
-        parts += ["fixed rows", table(fixed)]
+        parts += ["fixed rows", table(fixed, width)]
     if drawn:
-        parts += [f"geometric means over {len(drawn)} drawn cases", _means(drawn)]
-    return "\n".join([*parts, *slower(rows)])
+        parts += [f"geometric means over {len(drawn)} drawn cases", _means(drawn, width)]
+    return "\n".join([*parts, *(wrapped(line, width, "    ") for line in slower(rows))])
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row], width: int | None = None) -> str:
     """Every row: our times with noise, torch's, and all ratios."""
     header = ["case", "fwd+bwd", "torch"]
     columns = [(column, *pair) for column in COLUMNS for pair in _PAIRS if _present(rows, column, *pair)]
@@ -59,7 +62,7 @@ def table(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    return text_table(header, cells)
+    return text_table(header, cells, width, kept=(2,))
 
 
 def _present(rows: Iterable[Row], column: str, ours: str, theirs: str) -> bool:
@@ -70,7 +73,7 @@ def _shown(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _means(rows: Sequence[Row]) -> str:
+def _means(rows: Sequence[Row], width: int | None) -> str:
     """Geometric means of each pair and column, over all rows and over those of each cell and dtype."""
     groups: dict[str, Callable[[Row], bool]] = {"all": lambda row: True}
     for cell in dict.fromkeys(row.case.cell for row in rows):
@@ -86,7 +89,7 @@ def _means(rows: Sequence[Row]) -> str:
             if any(found):
                 means = (f"{geometric_mean(values):.3f}" if values else "" for values in found)
                 cells.append((f"{ours} / {theirs}", group, str(len(chosen)), *means))
-    return text_table(("ratio", "cases", "count", *(_TITLES[column] for column in columns)), cells)
+    return text_table(("ratio", "cases", "count", *(_TITLES[column] for column in columns)), cells, width, repeated=3)
 
 
 def slower(rows: Sequence[Row]) -> list[str]:

@@ -50,12 +50,16 @@ def in_words(error: Exception) -> str:
 
     >>> in_words(OSError(errno.ENOSPC, "No space left on device", "out/config.json"))
     'out/config.json: No space left on device; make room on that disk. What was saved before is kept'
+    >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "text.en"))
+    'text.en: No such file or directory'
     >>> in_words(FileNotFoundError("data set 'mnist' is not here"))
     "data set 'mnist' is not here"
     """
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    if error.errno == errno.ENOENT:
+        return f"{where}{error.strerror}"
     way_out = f"; {_WAYS_OUT[error.errno]}" if error.errno in _WAYS_OUT else ""
     return f"{where}{error.strerror}{way_out}. What was saved before is kept"
 

@@ -9,9 +9,9 @@ of the training captions, a gate beta, the whole doubly stochastic penalty, batc
 gradient. That code has a rate of 0.0002 and stops when 10 evaluations have not lowered the validation NLL; here it is
 0.0004 and 3, in all arms. The reference begins on a plateau, a validation NLL of 64, where the layer before the softmax
 is saturated: at 0.0004 it had left it after 600 updates (58.6, with 7 x 7 places), at 0.001 it had not (63.9). Hard
-functions without a leak do not leave it; three arms have them in the LSTM alone, for the paper does not say which
-functions it made noisy. The alphas are those of the noise authors' code. The LSTM has a p for each unit and
-nonlinearity, every other tanh or sigmoid one.
+functions without a leak had not left it when a patience of 3 ended them, after 4 epochs; three arms have them in the
+LSTM alone, for the paper does not say which functions it made noisy. The alphas are those of the noise authors' code.
+The LSTM has a p for each unit and nonlinearity, every other tanh or sigmoid one.
 
 The annotations are those of VGG-19 at 14 x 14 places, each channel divided by its root mean square over the training
 images: so it does not matter which of the published forms of VGG-19 they are from. A batch has captions of nearly one

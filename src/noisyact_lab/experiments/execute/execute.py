@@ -290,6 +290,7 @@ EXECUTE = Experiment(
     ),
     metric="test_accuracy",
     unit="% of printed symbols right, test",
+    higher_is_better=True,
     agreement="The reference's 46.45% within 2 points (its test set gives a standard error of 0.6), and NAH above the "
     "reference by more than the 95% intervals. What of the gain the leak alone has too is the leak's. The paper has "
     "one run of each arm, 1.64 points apart: less than two standard errors of a difference.",

@@ -206,6 +206,7 @@ MIXTURE = Experiment(
     ),
     metric="test_accuracy",
     unit="% test accuracy",
+    higher_is_better=True,
     agreement="Solved almost perfectly by tanh and by noisy tanh, as the paper says: at preset `paper` the mean test "
     "accuracy of tanh, NAN and NAH is at least 99% each (the best possible is 99.9%), and neither noisy mean is more "
     "than 0.5 points below that of tanh. The figures agree if noise shows where |x| > 1 and nowhere else.",

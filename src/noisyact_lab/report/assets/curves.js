@@ -19,7 +19,7 @@ function contextOf(arm, metric) {
 }
 
 function curves(parent, section) {
-  const view = { hidden: new Set(), logX: false, logY: false, runs: false };
+  const view = { hidden: new Set(), logX: section.logX, logY: false, runs: false };
   let together = true;
   let charts = [];
   const redraw = () => charts.forEach((c) => c.draw());
@@ -49,14 +49,15 @@ function curves(parent, section) {
       build();
     });
   }
-  const toggle = (text, name, act) => {
+  const toggle = (text, name, act, on = false) => {
     const label = html(controls, "label");
     const box = html(label, "input", { type: "checkbox", name });
+    box.checked = on;
     html(label, "span", {}, text);
     box.addEventListener("change", () => act(box.checked));
   };
   toggle("log y axis", "log-y", (on) => { view.logY = on; redraw(); });
-  toggle("log x axis", "log-x", (on) => { view.logX = on; redraw(); });
+  toggle("log x axis", "log-x", (on) => { view.logX = on; redraw(); }, view.logX);
   toggle("every run", "runs", (on) => { view.runs = on; redraw(); });
   toggle("one panel per arm", "panels", (on) => { together = !on; build(); });
 

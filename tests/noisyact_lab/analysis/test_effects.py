@@ -1,0 +1,140 @@
+"""The effects of leak and noise from the committed records, the sentences about them, and their figure."""
+
+import dataclasses
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from noisyact_lab.analysis.effects import KINDS, SATURATED_START, Unit, effects_of, saturated_start
+from noisyact_lab.analysis.findings import findings, limits
+from noisyact_lab.report.forest import forest
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+@pytest.fixture(scope="module")
+def effects():
+    return effects_of(RESULTS)
+
+
+def one(effects, experiment, kind, arm):
+    (found,) = (e for e in effects if (e.experiment, e.kind, e.arm) == (experiment, kind, arm))
+    return found
+
+
+def recorded(arm, metric="test_perplexity", experiment="ptb-word"):
+    folders = sorted((RESULTS / experiment / "paper" / arm).glob("seed-*"))
+    return {f.name: json.loads((f / "result.json").read_text())["result"][metric] for f in folders}
+
+
+def test_an_effect_is_the_paired_difference_in_per_cent(effects):
+    leak, hard = recorded("leak"), recorded("hard")
+    differences = [leak[seed] - hard[seed] for seed in leak]
+    test = stats.ttest_rel(list(leak.values()), list(hard.values()))
+    base = sum(hard.values()) / len(hard)
+    found = one(effects, "ptb-word", "leak", "leak")
+    assert (found.seeds, found.base) == (5, pytest.approx(base))
+    assert found.difference == pytest.approx(sum(differences) / 5)
+    assert found.estimate == pytest.approx(-100 * found.difference / base)  # a lower perplexity is better
+    low, high = test.confidence_interval()
+    assert (found.low, found.high) == pytest.approx((-100 * high / base, -100 * low / base))
+    assert found.p == pytest.approx(test.pvalue)
+    # Higher is better in BLEU, and a task that is solved is judged by its time.
+    bleu, updates = one(effects, "translate", "leak", "leak"), one(effects, "unique", "leak", "leak")
+    assert (bleu.metric, bleu.difference > 0, bleu.estimate > 0) == ("test_bleu", True, True)
+    assert updates.metric == "updates_to_1%"
+
+
+def test_holm_is_over_all_of_them(effects):
+    known = sorted((e for e in effects if e.p is not None), key=lambda e: e.p)
+    assert known[0].holm == pytest.approx(len(known) * known[0].p)
+    assert known[-1].holm == 1.0
+    assert all(e.holm is None and e.low is None for e in effects if e.p is None)
+    assert all(e.low is None or e.pooled for e in effects if e.seeds < 3)
+
+
+def test_arms_are_compared_with_what_they_differ_from_in_one_thing(effects):
+    pairs = {(e.experiment, e.kind, e.arm, e.against) for e in effects}
+    assert {
+        ("ptb-word", "no leak", "nah-no-leak", "hard"), ("mixture", "no leak", "nan", "hard"),
+        ("mixture", "on leak", "nan-leak", "leak"), ("caption", "input", "nani-lstm", "hard-lstm"),
+        ("ptb-word, dropout=0.25", "on leak", "nan", "leak"), ("saturated start", "on mean", "NAH", "NAH, mean"),
+    } <= pairs  # fmt: skip
+    assert not any("curriculum" in arm or "no-dropout" in arm or "reference" in arm for _, _, arm, _ in pairs)
+    assert [e.kind for e in effects] == sorted((e.kind for e in effects), key=list(KINDS).index)
+    centred = Unit("nah", (1.15,), draw="centred")
+    assert centred.kind_against(Unit("nan", (1.15,), noisy=False)) == "centred"
+    assert centred.kind_against(Unit("nan", (1.1,), noisy=False)) is None
+
+
+def test_the_sentences_have_the_numbers_of_the_records(effects):
+    said = findings(effects)
+    assert len(said) == 6
+    leak, _, on_leak, no_leak, mean, at_input = (found.sentence for found in said)
+    with_interval = [e for e in effects if e.low is not None]
+    rows = [e for e in with_interval if e.kind == "leak"]
+    better, worse = sum(e.low > 0 for e in rows), sum(e.high < 0 for e in rows)
+    assert f"better in {better} and worse in {worse} of {len(rows)} comparisons" in leak
+    assert "told apart from no change in none of 17" in on_leak
+    assert "0.04 ± 0.99 (nan)" in on_leak
+    assert "was not tested" in no_leak
+    assert "the mean of half-normal noise is enough" in mean
+    assert "NANIS in saturated start" in at_input
+    assert all(found.sections for found in said)
+    few = sum(e.seeds < 3 for e in effects)
+    assert limits(effects).startswith(f"{len(effects)} effects")
+    assert f"{few} have fewer than 3 seeds" in limits(effects)
+
+
+def test_recall_drew_hardly_any_noise(effects):
+    """As the caption says: with constant noise less than 1% of the controller saturates until the task is solved."""
+    assert "In recall the controller hardly saturates" in limits(effects)
+    for folder in (RESULTS / "recall" / "paper" / "nan").glob("seed-*"):
+        solved = json.loads((folder / "result.json").read_text())["result"]["updates_to_1%"]
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert max(line["saturated"] for line in lines if line["update"] <= solved) < 1
+
+
+def test_the_sentences_follow_the_numbers(effects):
+    """With randomness that counts, and with noise that helps, they say the opposite."""
+    changed = [
+        dataclasses.replace(e, low=1.0, high=2.0, holm=0.001) if e.kind in ("on mean", "on leak") else e
+        for e in effects
+    ]
+    _, _, on_leak, _, mean, _ = (found.sentence for found in findings(changed))
+    assert "is not all" in mean
+    assert "better in 19 of 19" in on_leak
+    assert findings([]) == []
+    assert "was not tested" not in "".join(
+        f.sentence for f in findings([e for e in effects if e.experiment == "mnist"])
+    )
+
+
+def test_a_record_that_is_none_is_refused(tmp_path):
+    path = tmp_path / SATURATED_START
+    for text in ('{"arms": [{"name": "a", "scheme": null, "test_error": ["x"]}]}', '{"arms": [{"name": "a"}]}',
+                 '{"arms": [{"name": "a", "scheme": "nap", "test_error": [1]}]}'):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"saturated_start\.json is not a record"):
+            saturated_start(path)
+    assert effects_of(tmp_path / "nothing") == []
+
+
+def test_the_figure_has_each_effect_once(effects):
+    text = forest(effects, page="")
+    root = ET.fromstring(text)
+    assert float(ET.fromstring(forest(effects, narrow=True)).get("width")) == 360
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f".//{space}a")) == len(effects)
+    assert len(root.findall(f".//{space}circle")) == sum(abs(e.estimate) <= 130 for e in effects)
+    assert len(root.findall(f".//{space}path")) == sum(e.low is not None for e in effects)
+    filled = [g for g in root.findall(f".//{space}g") if g.get("class") == "clear"]
+    assert len(filled) == sum(e.clear for e in effects)
+    assert "<a " not in forest(effects)
+    odd = dataclasses.replace(effects[0], experiment="<b>&")
+    assert "<b>" not in forest([odd], page="")
+    assert re.search(r"prefers-color-scheme: dark", text)
