@@ -1,15 +1,23 @@
-"""The paper's claim in one example: a network that starts saturated cannot learn without noise, but can with it.
+"""The paper's claim in one example: a network that starts saturated cannot learn, and with noise it can.
+
+What of the noise frees it is asked too: its mean or its randomness, and would a leak do the same?
 
 A small network learns the sign of x1 * x2. All its hidden hard-tanh units start at |x| near 3, three times their
-threshold, where the gradient of the hard tanh is exactly zero. Six arms are trained with the same data, initial
-weights and number of updates, for several seeds. alpha is 1, so there is no fixed leak:
+threshold, where the gradient of the hard tanh is exactly zero. Nine arms are trained with the same data, initial
+weights and number of updates, for several seeds. Where there is noise alpha is 1, so there is no fixed leak:
 
     hard tanh       no noise: the first layer gets no gradient and never changes
+    leak, 1.15      no noise, and the leak of the paper's experiments, alpha = 1.15, whose slope is negative
+    leak, 0.95      no noise, and a leak with a positive slope
     NAN             normal noise of learned strength at the output: its gradient has a random sign
     NAH             half-normal noise of learned strength at the output: its gradient leads back to the linear part
     NAH, mean       the mean of that noise without its randomness: a leak of learned strength
     NAH, centred    the randomness of that noise without its mean
     NANIS           normal noise at the input of saturated units
+    NANIS, mean     the mean of the hard tanh over that noise, without randomness: it is smooth where it saturates
+
+The test errors of every seed, with settings, versions and commit, are written to saturated_start.json beside the
+picture. results/saturated_start.json in the repository is such a record.
 
 Run: python examples/saturated_start.py [--out DIR] [--seeds N] [--updates N]
 """
@@ -17,8 +25,11 @@ Run: python examples/saturated_start.py [--out DIR] [--seeds N] [--updates N]
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -32,19 +43,25 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import noisyact as na
+from noisyact_lab.engine.folder.files import write_json
+from noisyact_lab.engine.folder.records import signature
 
 ARMS: dict[str, na.Scheme | None] = {
     "hard tanh": None,
+    "leak, 1.15": na.NAN(c=0.0, alpha=1.15),
+    "leak, 0.95": na.NAN(c=0.0, alpha=0.95),
     "NAN": na.NAN(c=0.5, alpha=1.0),
     "NAH": na.NAH(c=0.5, alpha=1.0),
     "NAH, mean": na.NAH(c=0.5, alpha=1.0, draw="mean"),
     "NAH, centred": na.NAH(c=0.5, alpha=1.0, draw="centred"),
     "NANIS": na.NANIS(sigma=0.5),
+    "NANIS, mean": na.NANIS(sigma=0.5, draw="mean"),
 }
 COLOURS = {
-    "hard tanh": "#555555", "NAN": "#3274a1", "NAH": "#c03d3e", "NAH, mean": "#e1812c", "NAH, centred": "#9372b2",
-    "NANIS": "#3a923a",
+    "hard tanh": "#555555", "leak, 1.15": "#845b53", "leak, 0.95": "#d684bd", "NAN": "#3274a1", "NAH": "#c03d3e",
+    "NAH, mean": "#e1812c", "NAH, centred": "#9372b2", "NANIS": "#3a923a", "NANIS, mean": "#a9a62b",
 }  # fmt: skip
+RECORD = "saturated_start.json"
 HIDDEN, BATCH, LEARNING_RATE, START, EVALUATE_EVERY = 32, 64, 0.01, 3.0, 50
 
 
@@ -91,9 +108,12 @@ def train(noise: na.Scheme | None, seed: int, updates: int, tick) -> list[tuple[
     return curve
 
 
-def draw(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) -> None:
-    """Plot both curves of every arm: the mean over seeds, and a band from the worst to the best seed."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+def draw(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path, checksum: str) -> None:
+    """Plot both curves of every arm: the mean over seeds, and a band from the worst to the best seed.
+
+    The picture carries the checksum of the record's arms, which tells whether picture and record belong together.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
     titles = ("test error", "share of saturated hidden activations")
     for arm, runs in curves.items():
         updates = [point[0] for point in runs[0]]
@@ -106,16 +126,29 @@ def draw(curves: dict[str, list[list[tuple[int, float, float]]]], path: Path) ->
         panel.set(title=title, xlabel="updates", ylim=(0.75, 1.01) if "share" in title else (0, 0.6))
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[1].legend(frameon=False, loc="lower left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     count = len(next(iter(curves.values())))
     figure.suptitle(f"A network that starts saturated ({count} seeds: mean, and worst to best)")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata={"Record": checksum})
+
+
+def record(curves: dict[str, list[list[tuple[int, float, float]]]], updates: int) -> dict[str, Any]:
+    """What was run and what came out, for a program: the test error of each seed after the last update, in per cent."""
+    schemes = {arm: None if scheme is None else str(scheme) for arm, scheme in ARMS.items()}
+    arms = [
+        {"name": arm, "scheme": schemes[arm], "test_error": [100 * run[-1][1] for run in runs]}
+        for arm, runs in curves.items()
+    ]
+    settings = {
+        "updates": updates, "hidden": HIDDEN, "batch": BATCH, "learning_rate": LEARNING_RATE, "start": START
+    }  # fmt: skip
+    return {"settings": settings, "arms": arms, "signature": signature({"device": "cpu"})}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a network that starts saturated, with and without noise.")
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the picture and the record")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=2000)
     options = parser.parse_args()
@@ -137,8 +170,12 @@ def main() -> None:
         table.add_row(arm, "  ".join(f"{e:.1%}" for e in errors), f"{statistics.fmean(errors):.1%}")
     console.print(table)
     picture = options.out / "saturated_start.png"
-    draw(curves, picture)
+    found = record(curves, options.updates)
+    draw(curves, picture, hashlib.sha256(json.dumps(found["arms"]).encode()).hexdigest())
     console.print(f"picture: {picture.resolve()}", soft_wrap=True)
+    numbers = options.out / RECORD
+    write_json(numbers, found)
+    console.print(f"record: {numbers.resolve()}", soft_wrap=True)
 
 
 if __name__ == "__main__":

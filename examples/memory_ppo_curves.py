@@ -1,0 +1,94 @@
+"""Learning curves of recurrent PPO: a figure and a table of what memory_ppo.py recorded.
+
+The figure has a panel for each environment: the mean over seeds, and a band from the worst to the best seed. The table
+has means and standard deviations over seeds. Steps per second are of CPU time in one thread.
+
+Run: python examples/memory_ppo_curves.py DIR FILE.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from noisyact.text_table import text_table
+from noisyact_lab.engine.folder.files import read_json
+
+HEADER = ("environment", "layer", "seeds", "last return", "evaluation", "rollout", "update", "both")
+Runs = dict[str, dict[str, list[dict[str, Any]]]]
+
+
+def records_in(folder: Path) -> Runs:
+    """The records of a folder by environment and arm."""
+    runs: Runs = {}
+    for path in sorted(folder.glob("*.json")):
+        record = read_json(path, dict)
+        runs.setdefault(record["settings"]["environment"], {}).setdefault(record["arm"], []).append(record)
+    if not runs:
+        raise ValueError(f"{folder} has no records: run memory_ppo.py with --out {folder} first")
+    return runs
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    """Mean and standard deviation; of one value the value."""
+    deviation = f" ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):,.{digits}f}{deviation}"
+
+
+def table_of(runs: Runs) -> str:
+    """A row for each arm: returns at the end of training and in evaluation mode, and steps per second."""
+    rows = []
+    for environment, arms in runs.items():
+        for arm, records in arms.items():
+            curves = [[value for value in record["curve"]["return"] if value is not None] for record in records]
+            last = [curve[-1] if curve else math.nan for curve in curves]
+            evaluation = [record["evaluation"]["return"] for record in records]
+            speeds = [[r["steps_per_second"][part] for r in records] for part in ("rollout", "update", "both")]
+            rows.append([environment, arm, str(len(records)), spread(last), spread(evaluation),
+                         *(spread(speed, 0) for speed in speeds)])  # fmt: skip
+    return text_table(HEADER, rows)
+
+
+def draw(runs: Runs, picture: Path) -> None:
+    """Draw a panel for each environment."""
+    figure, panels = plt.subplots(1, len(runs), figsize=(5.5 * len(runs), 4), layout="constrained", squeeze=False)
+    for panel, (environment, arms) in zip(panels[0], runs.items(), strict=True):
+        for arm, records in arms.items():
+            steps = records[0]["curve"]["steps"]
+            curves = zip(*(record["curve"]["return"] for record in records), strict=True)
+            points = [[value for value in point if value is not None] or [math.nan] for point in curves]
+            (line,) = panel.plot(steps, [statistics.fmean(point) for point in points], label=arm, linewidth=2)
+            worst, best = [min(point) for point in points], [max(point) for point in points]
+            panel.fill_between(steps, worst, best, color=line.get_color(), alpha=0.15, linewidth=0)
+        panel.set(title=environment, xlabel="environment steps", ylabel="return of an episode")
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(frameon=False, loc="lower right")
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=130)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Draw the learning curves that memory_ppo.py recorded.")
+    parser.add_argument("folder", type=Path, help="folder of the records")
+    parser.add_argument("picture", type=Path, help="the figure to write")
+    options = parser.parse_args(arguments)
+    try:
+        runs = records_in(options.folder)
+        draw(runs, options.picture)
+    except (ValueError, OSError) as error:
+        sys.exit(f"memory_ppo_curves.py: {error}")
+    print(table_of(runs))
+
+
+if __name__ == "__main__":
+    main()
