@@ -44,7 +44,8 @@ CASES = [
 
 
 def close(mine, right, name=""):
-    scale = right.abs().max().item() + 1e-6
+    # A gradient is a sum of terms of order one, whose rounding remains where the sum itself is almost zero.
+    scale = max(right.abs().max().item(), 1e-2)
     torch.testing.assert_close(mine.double() / scale, right / scale, rtol=0, atol=2e-5, msg=lambda m: f"{name}: {m}")
 
 
