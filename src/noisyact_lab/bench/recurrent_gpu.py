@@ -134,18 +134,30 @@ def _time(
     )
 
 
+_TURN = 0.05
+"""Seconds: a slower function has fewer calls in a turn, so that a grid of long sequences ends."""
+
+
 def median_ms(functions: list[Callable[[], object]], repeats: int, calls: int = 10) -> list[float]:
-    """Return the median time of a call of each function in ms. Functions alternate in turns of `calls` calls."""
+    """Return the median time of a call of each function in ms. Functions alternate in turns of up to `calls` calls."""
+
+    def turn(function: Callable[[], object], count: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            function()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / count
+
+    for function in functions:  # compiles
+        turn(function, 1)
+    counts = [max(1, min(calls, int(_TURN / turn(function, 1)))) for function in functions]
     times: list[list[float]] = [[] for _ in functions]
-    for turn in range(repeats + 2):
-        for function, spent in zip(functions, times, strict=True):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(calls):
-                function()
-            torch.cuda.synchronize()
-            if turn >= 2:  # the first two turns compile and warm up
-                spent.append((time.perf_counter() - start) / calls * 1e3)
+    for number in range(repeats + 1):
+        for function, count, spent in zip(functions, counts, times, strict=True):
+            seconds = turn(function, count)
+            if number:  # the first turn warms up
+                spent.append(1e3 * seconds)
     return [statistics.median(spent) for spent in times]
 
 

@@ -13,6 +13,7 @@ import noisyact as na
 from noisyact_lab.bench.grid import check as grid_check
 from noisyact_lab.bench.grid import layers as grid_layers
 from noisyact_lab.bench.grid import measure as grid_measure
+from noisyact_lab.bench.grid import run as grid_run
 from noisyact_lab.bench.grid.cases import Case, fixed
 from noisyact_lab.bench.grid.measure import Effort, Refused, measure
 from noisyact_lab.bench.grid.peak import peak_megabytes
@@ -158,3 +159,20 @@ def test_peak_memory_is_measured_apart():
     found = peak_megabytes(Case("GRU", 60, 16, 128, 1, "float32"), ["torch", "noisy"], 1)
     assert list(found) == ["torch", "noisy"]
     assert all(1 < megabytes < 100 for megabytes in found.values())
+
+
+def test_cases_are_checked_in_processes_before_they_are_measured(monkeypatch):
+    found = grid_run._checked([TINY], "cpu", 1)
+    assert found == {TINY.name: "the reference, all 3 steps"}
+    monkeypatch.setattr(grid_measure, "check", lambda *_: pytest.fail("it was checked already"))
+    assert grid_measure.measure(TINY, "cpu", QUICK, found[TINY.name]).checked == found[TINY.name]
+
+
+def test_a_case_that_fails_its_check_is_checked_again_to_say_why(monkeypatch):
+    def wrong(case, layers):
+        raise AssertionError("the output is off by 1")
+
+    monkeypatch.setattr(grid_measure, "check", wrong)
+    assert grid_measure.checked(TINY, "cpu") is None
+    with pytest.raises(grid_measure.Refused, match="off by 1"):
+        grid_measure.measure(TINY, "cpu", QUICK, None)

@@ -15,7 +15,7 @@ from noisyact_lab.bench.grid.peak import peak_megabytes
 from noisyact_lab.bench.recurrent_gpu import graph, median_ms, peak_mib
 from noisyact_lab.bench.timing import least_times
 
-__all__ = ["COLUMNS", "Effort", "Refused", "Row", "measure"]
+__all__ = ["COLUMNS", "Effort", "Refused", "Row", "checked", "measure"]
 
 COLUMNS = ("both_ms", "graph_ms", "inference_ms", "memory_mib")
 """Forward and backward, the same as a CUDA graph, inference, and the peak memory of forward and backward."""
@@ -56,11 +56,33 @@ class Effort:
     memory: bool = True
 
 
-def measure(case: Case, device: str, effort: Effort) -> Row:
-    """Check and measure a case. Raises Refused if its results are wrong or it does not run."""
+def checked(case: Case, device: str) -> str | None:
+    """Check a case and return how, or None if its results are wrong or it does not run.
+
+    All kernels that :func:`measure` needs are in Triton's cache afterwards.
+    """
     try:
         layers = build(case, device)
-        checked = check(case, layers)
+        found = check(case, layers)
+        with products_of(case.dtype):
+            for layer in layers.by_name.values():
+                forward_and_backward(layer, layers)()
+                inference(layer.eval(), layers)()
+        return found
+    except (AssertionError, RuntimeError, MemoryError):  # measure() says why
+        return None
+    finally:
+        _free(device)
+
+
+def measure(case: Case, device: str, effort: Effort, checked: str | None = None) -> Row:
+    """Measure a case, and check it unless `checked` says how that was done.
+
+    Raises: Refused, if its results are wrong or it does not run.
+    """
+    try:
+        layers = build(case, device)
+        checked = checked or check(case, layers)
         with products_of(case.dtype):
             return _measured(case, device, effort, layers, checked)
     except AssertionError as error:
@@ -68,9 +90,13 @@ def measure(case: Case, device: str, effort: Effort) -> Row:
     except (RuntimeError, MemoryError) as error:  # such as torch.OutOfMemoryError
         raise Refused(f"{case.name}: does not run: {str(error).splitlines()[0][:200]}") from None
     finally:
-        gc.collect()
-        if torch.device(device).type == "cuda":
-            torch.cuda.empty_cache()
+        _free(device)
+
+
+def _free(device: str) -> None:
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _measured(case: Case, device: str, effort: Effort, layers: Layers, checked: str) -> Row:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
+import multiprocessing
 import os
 import sys
 import time
@@ -13,7 +15,7 @@ from typing import Any
 
 from noisyact.text_table import terminal_width
 from noisyact_lab.bench.grid.cases import Bounds, Case, draw, fixed
-from noisyact_lab.bench.grid.measure import Effort, Refused, Row, measure
+from noisyact_lab.bench.grid.measure import Effort, Refused, Row, checked, measure
 from noisyact_lab.bench.grid.summary import summary
 from noisyact_lab.engine.folder.files import Damaged, read_json, write_json
 
@@ -50,10 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-gib", type=_number, help="most memory of a case (default 16, on a CPU 1)")
     group.add_argument("--minutes", type=_number, help="stop before the next case after this time")
     group.add_argument("--seconds", type=_number, help="measured for each column of a case on a CPU (default 1)")
+    group.add_argument("--processes", type=_whole, help="check the cases in this many processes before measuring")
     group.add_argument("--figure", type=_figure, help=f"draw the map to this file, one of {', '.join(_SUFFIXES)}")
 
 
-GRID_OPTIONS = ("cases", "seed", "max_gflop", "max_gib", "minutes", "seconds", "figure")
+GRID_OPTIONS = ("cases", "seed", "max_gflop", "max_gib", "minutes", "seconds", "processes", "figure")
 
 
 def _whole(text: str) -> int:
@@ -91,13 +94,14 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
     print(f"{plan}\n{_said(rejected, plan)}", flush=True)
     effort = Effort(options.repeats or 5, options.seconds or 1.0, options.threads)
     start, done = time.monotonic(), record.names()
+    found = _checked([case for case in cases if case.name not in done], options.device, options.processes or 0)
     for number, case in enumerate(cases, start=1):
         if case.name in done:
             continue
         if options.minutes is not None and time.monotonic() - start > 60 * options.minutes:
             break
         try:
-            record.add(measure(case, options.device, effort))
+            record.add(measure(case, options.device, effort, found.get(case.name)))
         except Refused as error:
             record.refuse(case, str(error))
         print(f"  {number}/{len(cases)} {case.name}", file=sys.stderr, flush=True)
@@ -111,6 +115,15 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
     if options.figure is not None:
         _draw(options.figure, record.rows, setting, plan)
     return 1 if record.refused else 0
+
+
+def _checked(cases: list[Case], device: str, processes: int) -> dict[str, str | None]:
+    """Check the cases side by side, which takes most of the time on a GPU: it compiles, and runs the reference."""
+    if processes < 1:
+        return {}
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=8) as pool:
+        found = pool.map(functools.partial(checked, device=device), cases, chunksize=1)
+    return {case.name: how for case, how in zip(cases, found, strict=True)}
 
 
 def _machine(threads: int) -> dict[str, Any]:
