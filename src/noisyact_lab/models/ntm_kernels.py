@@ -42,8 +42,7 @@ def _inside(x):
 def _store_of_heads(pointers, values, mask, i):
     """Store a number for each head, [heads], from the thread that holds the first place of its row in [heads, N].
 
-    Stored as [heads], which is smaller than a warp, each would be written by several threads, and what they sum up
-    may differ in the last bit.
+    Stored as [heads], which is smaller than a warp, each would be written by several threads.
     """
     first = (i == 0)[None, :]
     tl.store(pointers[:, None] + 0 * i[None, :], tl.where(first, values[:, None], 0.0), mask[:, None] & first)
@@ -272,7 +271,9 @@ def _sizes(columns: Tensor, before: Tensor) -> dict[str, Any]:
     blocks = {"K": triton.next_power_of_2(2 * heads), "B": triton.next_power_of_2(rows)}
     # One warp: sums over heads stay in a thread, those over rows take shuffles, and nobody waits for another warp. A
     # processor has room for many such programs, so several machines can be trained at once.
-    return {"HEADS": heads, "N": rows, "W": width, **blocks, "num_warps": 1}
+    # Without fused multiply-adds: fused with the first shuffle of a sum, each thread would round another product, and
+    # the threads of a row would hold sums that differ in the last bit.
+    return {"HEADS": heads, "N": rows, "W": width, **blocks, "num_warps": 1, "enable_fp_fusion": False}
 
 
 def turn(told: Tensor, memory: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
