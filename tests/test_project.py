@@ -14,7 +14,7 @@ noisyact.ops: native dispatch triton deferred_leaf activation matmul attention
 noisyact.ops.recurrent: types observer reference scan checks cpu gpu cell
 noisyact: functional activations anneal
 noisyact.recurrent: calls routing backends noise arguments state execution functional cells layers
-noisyact: attention deferral conversion diagnostics integrations
+noisyact: attention deferral conversion precompilation diagnostics integrations
 noisyact_lab: data models gpu
 noisyact_lab.engine: task experiment folder logging distributed job run parallel ray many_runs
 noisyact_lab: analysis tasks experiments report bench site cli __main__

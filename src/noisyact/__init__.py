@@ -23,6 +23,7 @@ from noisyact.diagnostics.finite import FiniteWatch
 from noisyact.diagnostics.saturation import saturation
 from noisyact.noise import seeds_in_blocks
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair, harden
+from noisyact.precompilation import precompile
 from noisyact.recurrent.backends import backend_info
 from noisyact.recurrent.cells import NoisyGRUCell, NoisyLSTMCell, NoisyRNNCell
 from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRNN
@@ -33,7 +34,8 @@ __all__ = [
     "NoiseScheduler", "NoisyActivation", "NoisyGRU", "NoisyGRUCell", "NoisyHardSigmoid", "NoisyHardTanh",
     "NoisyLSTM", "NoisyLSTMCell", "NoisyModule", "NoisyRNN", "NoisyRNNCell", "NoisyReLU", "Pair", "Scheme",
     "accelerate", "additive_scores", "anneal", "backend_info", "deferred_gradients", "denoisify", "functional",
-    "harden", "inventory", "noise_parameters", "noisify", "saturation", "scheme", "seeds_in_blocks", "set_noise_scale",
+    "harden", "inventory", "noise_parameters", "noisify", "precompile", "saturation", "scheme", "seeds_in_blocks",
+    "set_noise_scale",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

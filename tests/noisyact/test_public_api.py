@@ -13,7 +13,8 @@ NAMES = {
     "NoiseScheduler", "NoisyActivation", "NoisyHardSigmoid", "NoisyHardTanh", "NoisyModule", "NoisyReLU", "Pair",
     "Scheme", "anneal", "denoisify", "functional", "harden", "inventory", "noise_parameters", "noisify", "saturation",
     "scheme", "set_noise_scale", "NoisyLSTM", "NoisyGRU", "NoisyRNN", "NoisyLSTMCell", "NoisyGRUCell",
-    "NoisyRNNCell", "backend_info", "accelerate", "additive_scores", "deferred_gradients", "seeds_in_blocks",
+    "NoisyRNNCell", "backend_info", "accelerate", "additive_scores", "deferred_gradients", "precompile",
+    "seeds_in_blocks",
 }  # fmt: skip
 
 
