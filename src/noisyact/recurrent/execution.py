@@ -74,8 +74,9 @@ def run_layers(
         layers = [
             own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
         ]
-        if plain(x, h, c, *itertools.chain.from_iterable(layers)):
-            return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
+        of_rules = () if rules is None else itertools.chain.from_iterable(own[:5] for own in rules)
+        if plain(x, h, c, *itertools.chain.from_iterable(layers), *of_rules):
+            return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse, rules)
     form, x = x.shape[:-1], x if sizes is None else x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
     for index, (own, seed) in enumerate(zip(weights, seeds, strict=True)):
@@ -121,18 +122,12 @@ def _run_layer(
     if path in ("cpu", "triton"):
         dtype = working_dtype(x.dtype) if path == "cpu" else x.dtype
         own_x, own_h, own_c, *own = _in_dtype(dtype, (x, h, c, *weights))
-        arguments: tuple[Any, ...] = (kind, own_x, sizes, own_h, own_c, LayerWeights(*own), seed, noise, reverse)
-        run: Any  # the eager function takes no symbolic sizes
-        if path == "triton":
-            # `backends.LACKING` keeps calls away whose rules a kernel does not support yet. Pass `rules` to `run` (and
-            # to gpu.layers above) together with removing a feature there.
-            run = gpu_registration.layer
-        else:
-            rules = _rules_in_dtype(dtype, rules)
-            arguments = (*arguments, rules)
+        rules = _rules_in_dtype(dtype, rules)
+        run: Any = gpu_registration.layer
+        if path == "cpu":  # the eager function takes no symbolic sizes
             eager = not traced() and plain(own_x, own_h, own_c, *own, *rules[:5])
             run = cpu.layer if eager else cpu_registration.layer
-        results = run(*arguments)
+        results = run(kind, own_x, sizes, own_h, own_c, LayerWeights(*own), seed, noise, reverse, rules)
         y, h_n, c_n = results if x.dtype is results[0].dtype else _in_dtype(x.dtype, results)
         return y, h_n, c_n if kind == "lstm" else None
     output, w_hr = weights.w_hh.shape[1], weights.w_hr

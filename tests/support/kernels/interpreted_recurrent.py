@@ -79,6 +79,32 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
                 assert torch.equal(a, b)
 
 
+ALL = {"share": 0.3, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
+RULED = [
+    Case("lstm", 4, 3, 17, share=0.4),
+    Case("gru", 4, 3, 17, share=0.4, state=False, reverse=True),
+    Case("rnn_tanh", 4, 3, 5, share=0.4, learned=False),
+    Case("gru", 3, 3, 5, share=0.4, learned=False, state=False),
+    Case("lstm", 3, 5, 7, zoneout=(0.3, 0.2), packed=True, reverse=True),
+    Case("lstm", 3, 3, 5, zoneout=(0.0, 0.4), masked=False),
+    Case("gru", 3, 5, 7, zoneout=(0.3, 0.0), packed=True),
+    Case("rnn_relu", 3, 3, 5, zoneout=(0.3, 0.0), masked=False, reverse=True),
+    Case("lstm", 3, 5, 7, dropout=0.4, packed=True, first_step=2, state=False),
+    Case("gru", 3, 3, 9, dropout=0.4, reverse=True),
+    Case("lstm", 2, 3, 5, first_step=2**31 - 3, places=True),
+    Case("lstm", 4, 3, 17, **ALL),
+    Case("gru", 4, 3, 17, **ALL, reverse=True),
+    Case("rnn_tanh", 4, 3, 17, **ALL, hard=False),
+    Case("rnn_relu", 4, 3, 17, **ALL, state=False, bias=False),
+]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("case", RULED, ids=lambda case: f"{case.kind}-{case.rules().in_use()}")
+def test_layers_with_rules_equal_the_reference(case):
+    check_case(case)
+
+
 TOGETHER = [Case("lstm", 3, 3, 37, packed=True), Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False)]
 
 
