@@ -89,6 +89,15 @@ class Case:
         rules = StateRules(self.reset, reset_h, reset_c, self.rows, self.mask_seed, *rates)
         return rules if rules.in_use() else None
 
+    def features(self):
+        """The rules in use, in words."""
+        parts = {
+            "reset": self.share is not None, "anew": self.reset_h is not None, "zoneout": any(self.zoneout),
+            "dropout": self.dropout > 0, "masked": self.masked and (any(self.zoneout) or self.dropout > 0),
+            "first_step": self.first_step > 0, "rows": self.places,
+        }  # fmt: skip
+        return "+".join(name for name, is_used in parts.items() if is_used)
+
     def by_kernels(self):
         """The results of the GPU's kernels."""
         h, c = (None if state is None else state.unsqueeze(0) for state in (self.h0, self.c0))
