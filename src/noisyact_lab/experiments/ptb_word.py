@@ -199,7 +199,7 @@ PTB_WORD = Experiment(
         *compared_with("leak", "nan", "nah"),
         # Stated after the arms above had run, and before any run of the arms that are compared here.
         *compared_with("hard", "leak-gates", "leak-tanhs", "nah-no-leak-mean", "nah-no-leak-centred", "nan-no-leak"),
-        *compared_with("leak", "nah-mean", "nah-centred", "leak-gates", "leak-tanhs", "leak-unclipped"),
+        *compared_with("leak", "nah-mean", "nah-centred", "leak-unclipped"),
         Comparison("nah", "nah-mean"), Comparison("nah-no-leak", "nah-no-leak-mean"),
         Comparison("nah-no-leak-fixed-p", "nah-no-leak"),
         Comparison("nah", "nah-mean", margin=_MARGIN), Comparison("nah-no-leak", "nah-no-leak-mean", margin=_MARGIN),
