@@ -42,9 +42,10 @@ SATURATED_START = "saturated_start.json"
 """The record that examples/saturated_start.py writes, beside the folders of the experiments."""
 _OF_NOISE = frozenset((
     "hard", "scheme", "activation", "c", "gate_c", "alpha", "gate_alpha", "clip", "gate_clip", "sigma", "annealed",
-    "draw",
+    "draw", "patience",
 ))  # fmt: skip
-"""The settings in which the arms of an effect may differ."""
+"""The settings in which the arms of an effect may differ: those of the noise, and when a run gives up, since it is
+tested with its best weights."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ PRESETS = ("smoke", "short", "paper")
 """Sizes of an experiment: seconds on a CPU; minutes on a CPU; the paper's own."""
 _PLACES = {
     "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
+    "caption-bias": "noisyact_lab.experiments.caption.caption:CAPTION_BIAS",
     "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
     "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
     "mnist": "noisyact_lab.experiments.mnist:MNIST",

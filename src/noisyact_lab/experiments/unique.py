@@ -269,8 +269,8 @@ UNIQUE_PLATEAU = Experiment(
     unit="updates to 1% test error, at most the budget",
     agreement="The reference must be above 50% test error for at least 5,000 updates in most seeds: otherwise there "
     "is no plateau and this is no test. Then the claim holds if NAN annealed is at 1% sooner than the reference and "
-    "than NAN with a constant c. The gain is the leak's if NAN annealed is not there sooner than the leak alone, and the "
-    "randomness's only if sampled noise is there sooner than its mean. A difference of times counts if the p of its "
+    "than NAN with a constant c. The gain is the leak's if NAN annealed is not there sooner than the leak alone, "
+    "and the randomness's only if sampled noise is there sooner than its mean. A difference counts if the p of its "
     "log-rank test is below 0.05 after Holm's correction over all comparisons of the table.",
     start=Unique,
     ending_metric="test_error",
