@@ -29,6 +29,7 @@ __all__ = ["KINDS", "SATURATED_START", "Effect", "Unit", "effects_of", "saturate
 
 KINDS = {
     "leak": "the leak, against the hard function",
+    "part leak": "the leak in some of the units only, against the hard function",
     "on leak": "noise, against the leak alone",
     "no leak": "noise without a leak, against the hard function",
     "input": "noise at the input, against the hard function",
@@ -41,9 +42,10 @@ SATURATED_START = "saturated_start.json"
 """The record that examples/saturated_start.py writes, beside the folders of the experiments."""
 _OF_NOISE = frozenset((
     "hard", "scheme", "activation", "c", "gate_c", "alpha", "gate_alpha", "clip", "gate_clip", "sigma", "annealed",
-    "draw",
+    "draw", "patience",
 ))  # fmt: skip
-"""The settings in which the arms of an effect may differ."""
+"""The settings in which the arms of an effect may differ: those of the noise, and when a run gives up, since it is
+tested with its best weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +57,20 @@ class Unit:
         alpha: of the tanhs and of the sigmoids; empty where no leak is possible.
         noisy: whether its noise, or its mean, is more than 0.
         draw: "sample", "mean" or "centred".
+        clip: whether the outputs of the tanhs are clipped to their range.
+        annealed: whether the scale of the noise falls.
     """
 
     scheme: str
     alpha: tuple[float, ...] = ()
     noisy: bool = True
     draw: str = "sample"
+    clip: bool = True
+    annealed: bool = False
 
     @property
     def leaks(self) -> bool:
-        """Whether alpha is not 1."""
+        """Whether some alpha is not 1."""
         return any(alpha != 1.0 for alpha in self.alpha)
 
     def kind_against(self, other: Unit) -> str | None:
@@ -77,10 +83,13 @@ class Unit:
         'mean'
         """
         if not self.noisy:
-            return "leak" if other.scheme == "hard" and self.leaks else None
+            if other.scheme != "hard" or not self.leaks:
+                return None
+            return "part leak" if 1.0 in self.alpha else "leak"
         if self.draw == "sample" and other.noisy and other.draw == "mean":
-            return "on mean" if (self.scheme, self.alpha) == (other.scheme, other.alpha) else None
-        quiet = not other.noisy and other.alpha == self.alpha if self.leaks else other.scheme == "hard"
+            return "on mean" if dataclasses.replace(other, draw="sample") == self else None
+        bare = Unit(other.scheme, self.alpha, noisy=False, clip=self.clip)
+        quiet = other == bare if self.leaks else other.scheme == "hard"
         if not quiet or self.scheme == "hard":
             return None
         if self.draw != "sample":
@@ -261,7 +270,8 @@ def _unit_of_settings(settings: Any) -> Unit:
         return Unit(scheme, draw=getattr(settings, "draw", "sample"))
     alpha = (settings.alpha, getattr(settings, "gate_alpha", settings.alpha))
     noisy = any((settings.c, getattr(settings, "gate_c", settings.c)))
-    return Unit(scheme, alpha, noisy, getattr(settings, "draw", "sample"))
+    draw, clip = getattr(settings, "draw", "sample"), getattr(settings, "clip", True)
+    return Unit(scheme, alpha, noisy, draw, clip, getattr(settings, "annealed", False))
 
 
 def _unit_of_text(text: str | None) -> Unit:

@@ -14,7 +14,7 @@ from noisyact_lab.analysis.estimates import short
 
 __all__ = ["Finding", "findings", "limits"]
 
-_WORDS, _SATURATED = "ptb-word", "saturated start"
+_WORDS, _SATURATED, _PLATEAU = "ptb-word", "saturated start", "unique-plateau"
 _DROPOUT = ("ptb-word, dropout=0.25", "ptb-word-medium")
 """The word models that have dropout: the small one, and the medium one."""
 
@@ -34,7 +34,7 @@ class Finding:
 
 def findings(effects: Sequence[Effect]) -> list[Finding]:
     """The six sentences about the effects, as far as there are effects for them."""
-    found = (write(effects) for write in (_leak, _dropout, _on_leak, _no_leak, _mean, _input))
+    found = (write(effects) for write in (_leak, _on_leak, _no_leak, _mean, _plateau, _input))
     return [finding for finding in found if finding is not None]
 
 
@@ -69,19 +69,17 @@ def _counted(effects: Sequence[Effect]) -> str:
 
 def _leak(effects: Sequence[Effect]) -> Finding | None:
     rows = _with_interval(_of(effects, "leak"))
-    return Finding(f"The leak alone, against the hard function, is {_counted(rows)}.", rows) if rows else None
-
-
-def _dropout(effects: Sequence[Effect]) -> Finding | None:
-    plain, dropped = _of(effects, "leak", _WORDS), [e for name in _DROPOUT for e in _of(effects, "leak", name)]
-    if not plain or not dropped:
+    if not rows:
         return None
-    told = " and ".join(f"{e.shown} ({e.experiment}; {e.evidence})" for e in dropped)
-    return Finding(
-        f"The leak changes the perplexity of the Penn Treebank's words by {plain[0].shown} ({plain[0].evidence}), and "
-        f"where the model has dropout by {told}.",
-        (*plain, *dropped),
-    )
+    text = f"The leak alone, against the hard function, is {_counted(rows)}"
+    plain, dropped = _of(rows, "leak", _WORDS)[:1], [e for name in _DROPOUT for e in _of(rows, "leak", name)]
+    if plain and dropped:
+        told = " and ".join(f"{e.shown} ({e.experiment}; {e.evidence})" for e in dropped)
+        text += (
+            f". It changes the perplexity of the Penn Treebank's words by {plain[0].shown} ({plain[0].evidence}), and "
+            f"where the model has dropout by {told}"
+        )
+    return Finding(f"{text}.", rows)
 
 
 def _on_leak(effects: Sequence[Effect]) -> Finding | None:
@@ -93,7 +91,8 @@ def _on_leak(effects: Sequence[Effect]) -> Finding | None:
         told = " and by ".join(f"{e.shown} ({e.arm})" for e in words)
         room = " and ".join(f"{max(0.0, -e.interval[0]):.2g}" for e in words if e.interval)
         text += f". It changes the words' perplexity by {told}, which leaves room for a gain of {room}"
-    return Finding(f"{text}.", rows)
+    said, parts = _in_parts(effects, "nah")
+    return Finding(f"{text}{said}.", (*rows, *parts))
 
 
 def _no_leak(effects: Sequence[Effect]) -> Finding | None:
@@ -104,11 +103,45 @@ def _no_leak(effects: Sequence[Effect]) -> Finding | None:
         f"Noise without a leak, against the hard function, is {_counted(rows)}",
         _of(effects, "no leak", _WORDS),
     )
+    said, parts = _in_parts(effects, "nah-no-leak")
     if words:
-        text += f". It changes the words' perplexity by {words[0].shown} ({words[0].evidence})"
-        if not _of(effects, "mean", _WORDS):
-            text += "; whether its mean or its randomness does that was not tested"
-    return Finding(f"{text}.", rows)
+        told = " and by ".join(f"{e.shown} ({e.arm}; {e.evidence})" for e in words)
+        text += f". It changes the words' perplexity by {told}"
+        text += said or "; whether its mean or its randomness does that was not tested"
+    return Finding(f"{text}.", (*rows, *parts))
+
+
+def _in_parts(effects: Sequence[Effect], arm: str) -> tuple[str, list[Effect]]:
+    """What the mean and the randomness of an arm's noise do in the word model, as far as both were tested."""
+    wanted = (("mean", f"{arm}-mean"), ("centred", f"{arm}-centred"), ("on mean", arm))
+    found = [next((e for e in _of(effects, kind, _WORDS) if e.arm == name), None) for kind, name in wanted]
+    parts = [effect for effect in found if effect is not None]
+    if len(parts) < len(wanted):
+        return "", []
+    mean, alone, more = (f"{effect.shown} ({effect.evidence})" for effect in parts)
+    return (
+        f". Of {arm} its mean alone changes it by {mean}, its randomness alone by {alone}, and its randomness on top "
+        f"of the mean by {more}",
+        parts,
+    )
+
+
+def _plateau(effects: Sequence[Effect]) -> Finding | None:
+    """The leak, and of each arm's noise the mean and the randomness, where the reference is stuck for long."""
+    told = {
+        "leak": "the leak changes that by {}",
+        "mean": "the mean of noise, without randomness, by {}",
+        "on mean": "randomness on top of the mean by {}",
+    }
+    rows = {kind: _with_interval(_of(effects, kind, _PLATEAU)) for kind in told}
+    if not all(rows.values()):
+        return None
+    said = [
+        text.format(", ".join(f"{e.shown} ({e.arm}; {e.evidence})" for e in rows[kind])) for kind, text in told.items()
+    ]
+    every = tuple(effect for some in rows.values() for effect in some)
+    start = f"Where the soft network sits on a plateau ({_PLATEAU}) the hard one needs {every[0].base:,.0f} updates"
+    return Finding(f"{start}; {'; '.join(said)}.", every)
 
 
 def _mean(effects: Sequence[Effect]) -> Finding | None:

@@ -19,14 +19,16 @@ app = typer.Typer()
 
 @app.command("score")
 def score(
-    experiment: Annotated[str, typer.Argument(help="caption or translate")],
+    experiment: Annotated[str, typer.Argument(help="caption, caption-bias or translate")],
     out: Annotated[Path, typer.Argument(help="the folder of a run, or one that has runs below it")] = RUNS,
     verified: Annotated[bool, typer.Option(help="the data must be what the results were made from")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text."""
-    if experiment not in ("caption", "translate"):
-        raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are caption, translate")
+    if experiment not in ("caption", "caption-bias", "translate"):
+        raise ValueError(
+            f"experiment {experiment!r} has nothing to score; allowed are caption, caption-bias, translate"
+        )
     from noisyact_lab.analysis.scoring import Scores, runs_in, scored_before
     from noisyact_lab.experiments.caption import scores
     from noisyact_lab.experiments.caption.caption import SCORED
@@ -35,7 +37,7 @@ def score(
 
     runs, names = runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
     add: Callable[[Path], Scores] = plain_bleu.add_scores
-    if experiment == "caption":
+    if experiment != "translate":
         add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
     found, missing = {}, {}
     for run in runs:

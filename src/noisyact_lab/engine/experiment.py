@@ -23,10 +23,12 @@ PRESETS = ("smoke", "short", "paper")
 """Sizes of an experiment: seconds on a CPU; minutes on a CPU; the paper's own."""
 _PLACES = {
     "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
+    "caption-bias": "noisyact_lab.experiments.caption.caption:CAPTION_BIAS",
     "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
     "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
     "mnist": "noisyact_lab.experiments.mnist:MNIST",
     "unique": "noisyact_lab.experiments.unique:UNIQUE",
+    "unique-plateau": "noisyact_lab.experiments.unique:UNIQUE_PLATEAU",
     "ptb-word": "noisyact_lab.experiments.ptb_word:PTB_WORD",
     "ptb-word-medium": "noisyact_lab.experiments.ptb_word:PTB_WORD_MEDIUM",
     "ptb-char": "noisyact_lab.experiments.ptb_char:PTB_CHAR",
@@ -133,6 +135,8 @@ class Experiment:
         higher_is_better: whether a higher headline is better.
         effects_metric: the number by which its arms are compared in a figure of all experiments, if not the headline:
             for a task that every arm solves, the updates that it takes.
+        ending_metric: a number that ends a run when it is low enough. In its mean over runs, one that ended so keeps
+            its last value.
         comparisons: those that its table tests, stated before any run that they are to judge; None for the default of
             :meth:`family`.
     """
@@ -154,6 +158,7 @@ class Experiment:
     commentary: Mapping[str, str] = dataclasses.field(default_factory=dict)
     higher_is_better: bool = False
     effects_metric: str = ""
+    ending_metric: str = ""
     comparisons: tuple[Comparison, ...] | None = None
 
     def family(self) -> tuple[Comparison, ...]:

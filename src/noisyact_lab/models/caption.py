@@ -87,6 +87,13 @@ class CaptionModel(nn.Module):
                     nn.init.normal_(block, std=0.01)
         self.embedding.weight[self.words].zero_()
 
+    @torch.no_grad()
+    def begin_with(self, logits: Tensor) -> None:
+        """Set the output's biases: the logits of the words, [words], where the layers before them give zero."""
+        layer = self.output[-1]
+        assert isinstance(layer, nn.Linear)
+        layer.bias.copy_(logits)
+
     def begin(self, annotations: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """The state before the first word and what stays the same at every step, as a search takes them.
 

@@ -26,7 +26,7 @@ def curves_of(section: Section) -> dict[str, Any]:
         {
             "index": index, "name": arm.row.name, "title": arm.row.title,
             "mean": {
-                metric: _thinned(mean_of(arm.runs, metric))
+                metric: _thinned(mean_of(arm.runs, metric, carried=metric == section.experiment.ending_metric))
                 for metric in itertools.chain(metrics, *noise.values())
             },
             "runs": [_of_run(run, metrics) for run in arm.runs], "banded": arm.row.finished >= LEAST_SEEDS,
@@ -62,16 +62,22 @@ def alike_later(lines: Sequence[dict[str, Column]]) -> bool:
     return bool(differing) and min(distance) > 0 and max(differing) <= max(distance) / 3
 
 
-def mean_of(runs: Sequence[Run], metric: str) -> dict[str, Column]:
+def mean_of(runs: Sequence[Run], metric: str, *, carried: bool = False) -> dict[str, Column]:
     """Return the mean over finished runs and the ends of its 95% interval, at each update that all of them have.
 
-    Fewer than three runs have no interval.
+    Fewer than three runs have no interval. If `carried`, a run that ended before others keeps its last value.
 
     >>> columns = [{"update": [1, 2], "loss": [3.0, 1.0]}, {"update": [1, 2, 3], "loss": [5.0, 1.0, 1.0]}]
     >>> mean_of([Run("0", "finished", "", None, "cpu", of_run) for of_run in columns], "loss")
     {'x': [1, 2], 'y': [4.0, 1.0], 'low': [None, None], 'high': [None, None]}
+    >>> runs = [Run("0", "finished", "", None, "cpu", of_run) for of_run in columns]
+    >>> mean_of(runs, "loss", carried=True)["x"]
+    [1, 2, 3]
     """
     finished = [dict(zip(*_line(run, metric), strict=True)) for run in runs if run.status == "finished"]
+    if carried:
+        every = sorted(set[float]().union(*finished))
+        finished = [{**{x: line[max(line)] for x in every if x > max(line)}, **line} for line in finished if line]
     shared = sorted(set.intersection(*(set(line) for line in finished))) if finished else []
     ends = [mean_interval([line[update] for line in finished]) for update in shared]
     if len(finished) < LEAST_SEEDS:  # Student's t for two is so wide that its interval says nothing

@@ -17,14 +17,14 @@ _SCHEMES: dict[str, type[na.Scheme]] = {kind.name: kind for kind in (na.NAN, na.
 _WITHOUT_NOISE = {"tanh": nn.Tanh, "hard": nn.Hardtanh}
 
 
-def _scheme(name: str, **numbers: float) -> na.Scheme:
-    """The scheme of that name, with those of the numbers that it has.
+def _scheme(name: str, **settings: float | str) -> na.Scheme:
+    """The scheme of that name, with those of the settings that it has.
 
     >>> _scheme("nanil", c=0.5, alpha=1.1, clip=True)
     NANIL(c=0.5)
     """
     kind = _SCHEMES[name]
-    return kind(**{field.name: numbers[field.name] for field in dataclasses.fields(kind) if field.name in numbers})
+    return kind(**{field.name: settings[field.name] for field in dataclasses.fields(kind) if field.name in settings})
 
 
 def activation_named(name: str, units: int, schemes: Iterable[str] = _SCHEMES, **numbers: float) -> nn.Module:
@@ -41,12 +41,12 @@ def activation_named(name: str, units: int, schemes: Iterable[str] = _SCHEMES, *
 
 
 def _layer_arguments(settings: Any, schemes: Iterable[str], *numbers: dict[str, float]) -> dict[str, Any]:
-    """The arguments of a noisy layer, from the numbers of its tanhs and of its sigmoids."""
+    """The arguments of a noisy layer, from the numbers of its tanhs and of its sigmoids, and what both draw."""
     if settings.scheme is None:
         return {"noise": None, "gate_noise": None, "hard": settings.hard}
     if settings.scheme not in schemes:
         raise UnknownName("scheme", settings.scheme, ["none", *schemes])
-    noise, gate_noise = (_scheme(settings.scheme, **some) for some in numbers)
+    noise, gate_noise = (_scheme(settings.scheme, **some, draw=settings.draw) for some in numbers)
     return {"noise": noise, "gate_noise": gate_noise, "hard": settings.hard}
 
 
@@ -71,6 +71,8 @@ class NoiseSettings:
     """Outputs of the sigmoids are clipped to [0, 1]."""
     sigma: float = 0.05
     """Scale of the noise of NANI and NANIS."""
+    draw: str = "sample"
+    """What training uses of the noise: a fresh sample, its mean alone, or the sample without its mean (centred)."""
 
     def layer_arguments(self) -> dict[str, Any]:
         """The arguments of a noisy layer.
@@ -108,6 +110,8 @@ class AnnealedNoise:
     noise, which points outwards for alpha > 1, makes an LSTM's c overflow at c = 30."""
     gate_clip: bool = False
     """Outputs of the sigmoids are clipped to [0, 1]; not so in the authors' code."""
+    draw: str = "sample"
+    """What training uses of the noise: a fresh sample, its mean alone, or the sample without its mean (centred)."""
 
     def layer_arguments(self) -> dict[str, Any]:
         """The arguments of a noisy layer.

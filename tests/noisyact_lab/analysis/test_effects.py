@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -73,15 +74,16 @@ def test_arms_are_compared_with_what_they_differ_from_in_one_thing(effects):
 
 def test_the_sentences_have_the_numbers_of_the_records(effects):
     said = findings(effects)
-    assert len(said) == 6
-    leak, _, on_leak, no_leak, mean, at_input = (found.sentence for found in said)
+    leak, on_leak, no_leak, mean = (found.sentence for found in said[:4])
+    at_input = said[-1].sentence
     with_interval = [e for e in effects if e.low is not None]
     rows = [e for e in with_interval if e.kind == "leak"]
     better, worse = sum(e.low > 0 for e in rows), sum(e.high < 0 for e in rows)
     assert f"better in {better} and worse in {worse} of {len(rows)} comparisons" in leak
     assert "told apart from no change in none of 17" in on_leak
     assert "0.04 ± 0.99 (nan)" in on_leak
-    assert "was not tested" in no_leak
+    assert "where the model has dropout by" in leak
+    assert ("was not tested" in no_leak) == (not any(e.arm == "nah-no-leak-mean" for e in effects))
     assert "the mean of half-normal noise is enough" in mean
     assert "NANIS in saturated start" in at_input
     assert all(found.sections for found in said)
@@ -105,13 +107,83 @@ def test_the_sentences_follow_the_numbers(effects):
         dataclasses.replace(e, low=1.0, high=2.0, holm=0.001) if e.kind in ("on mean", "on leak") else e
         for e in effects
     ]
-    _, _, on_leak, _, mean, _ = (found.sentence for found in findings(changed))
+    _, on_leak, _, mean = (found.sentence for found in findings(changed)[:4])
     assert "is not all" in mean
     assert "better in 19 of 19" in on_leak
     assert findings([]) == []
     assert "was not tested" not in "".join(
         f.sentence for f in findings([e for e in effects if e.experiment == "mnist"])
     )
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """The effects in made-up records of the arms that tell leak, mean and randomness apart.
+
+    The leak gains 6 perplexities, 4 of them on the gates; without it the mean of the noise gains 2, and its randomness
+    costs 1. On the plateau the mean saves 9,000 updates where c is constant and 12,000 where it is annealed.
+    """
+    words = {
+        "hard": 114.0, "leak": 108.0, "leak-gates": 110.0, "leak-tanhs": 112.0, "leak-unclipped": 108.5, "nan": 108.0,
+        "nah": 107.5, "nah-mean": 107.0, "nah-centred": 108.2, "nah-no-leak": 113.0, "nah-no-leak-mean": 112.0,
+        "nah-no-leak-centred": 115.0, "nah-no-leak-fixed-p": 113.5, "nan-no-leak": 115.0,
+    }  # fmt: skip
+    updates = {
+        "hard": 30_000.0, "leak": 24_000.0, "nah": 21_000.0, "nah-mean": 21_000.0, "nah-no-leak": 21_500.0,
+        "nah-no-leak-mean": 21_000.0, "nah-no-leak-mean-annealed": 18_000.0, "nah-no-leak-annealed": 19_000.0,
+    }  # fmt: skip
+    chance = random.Random(0)
+    for experiment, metric, scale, means in (
+        ("ptb-word", "test_perplexity", 1.0, words), ("unique-plateau", "updates_needed", 1000.0, updates)
+    ):  # fmt: skip
+        for arm, mean in means.items():
+            for seed in range(5):
+                folder = tmp_path / experiment / "paper" / arm / f"seed-{seed}"
+                folder.mkdir(parents=True)
+                value = mean + scale * (seed + chance.uniform(-0.3, 0.3))
+                record = {"status": "finished", "updates": 50_000, "result": {metric: value}}
+                (folder / "result.json").write_text(json.dumps(record))
+    return effects_of(tmp_path)
+
+
+def test_leak_mean_and_randomness_are_told_apart(parts):
+    found = {(e.experiment, e.kind, e.arm, e.against): e for e in parts}
+    words = {key[1:] for key in found if key[0] == "ptb-word"}
+    assert words == {
+        ("leak", "leak", "hard"), ("leak", "leak-unclipped", "hard"), ("part leak", "leak-gates", "hard"),
+        ("part leak", "leak-tanhs", "hard"), ("on leak", "nan", "leak"), ("on leak", "nah", "leak"),
+        ("no leak", "nah-no-leak", "hard"), ("no leak", "nan-no-leak", "hard"), ("mean", "nah-mean", "leak"),
+        ("mean", "nah-no-leak-mean", "hard"), ("centred", "nah-centred", "leak"),
+        ("centred", "nah-no-leak-centred", "hard"), ("on mean", "nah", "nah-mean"),
+        ("on mean", "nah-no-leak", "nah-no-leak-mean"),
+    }  # fmt: skip
+    assert found["ptb-word", "mean", "nah-no-leak-mean", "hard"].difference == pytest.approx(-2, abs=0.4)
+    assert found["ptb-word", "on mean", "nah-no-leak", "nah-no-leak-mean"].difference == pytest.approx(1, abs=0.4)
+    assert found["ptb-word", "mean", "nah-no-leak-mean", "hard"].clear
+    # An annealed arm is compared with an annealed one.
+    plateau = {key[1:] for key in found if key[0] == "unique-plateau" and key[1] == "on mean"}
+    assert plateau == {
+        ("on mean", "nah", "nah-mean"), ("on mean", "nah-no-leak", "nah-no-leak-mean"),
+        ("on mean", "nah-no-leak-annealed", "nah-no-leak-mean-annealed"),
+    }  # fmt: skip
+    assert ("unique-plateau", "mean", "nah-no-leak-mean-annealed", "hard") in found
+    assert "The leak in some of the units only" in forest(parts)
+
+
+def test_the_sentences_say_the_parts(parts):
+    leak, on_leak, no_leak, plateau = (found.sentence for found in findings(parts))
+    shown = {(e.experiment, e.kind, e.arm): e.shown for e in parts}
+    assert leak.startswith("The leak alone, against the hard function, is better in 3 of 3")
+    assert f"Of nah its mean alone changes it by {shown['ptb-word', 'mean', 'nah-mean']} (5 seeds" in on_leak
+    assert "(nah-no-leak; 5 seeds, Holm p" in no_leak
+    assert f"its mean alone changes it by {shown['ptb-word', 'mean', 'nah-no-leak-mean']} (5 seeds" in no_leak
+    assert f"its randomness alone by {shown['ptb-word', 'centred', 'nah-no-leak-centred']} (5 seeds" in no_leak
+    assert f"on top of the mean by {shown['ptb-word', 'on mean', 'nah-no-leak']} (5 seeds" in no_leak
+    assert "was not tested" not in no_leak
+    assert "(unique-plateau) the hard one needs 31," in plateau
+    assert f"updates; the leak changes that by {shown['unique-plateau', 'leak', 'leak']} (leak; 5 seeds" in plateau
+    assert "(nah-no-leak-mean-annealed; 5 seeds" in plateau
+    assert "randomness on top of the mean by" in plateau
 
 
 def test_a_record_that_is_none_is_refused(tmp_path):

@@ -17,7 +17,7 @@ from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.parallel import streams
 from noisyact_lab.engine.run import run
-from noisyact_lab.experiments.caption.caption import CAPTION, CAPTIONS, Captions
+from noisyact_lab.experiments.caption.caption import CAPTION, CAPTION_BIAS, CAPTIONS, Captions
 from noisyact_lab.experiments.caption.photos import AT_ONCE, Numbered
 
 ARMS = [arm.name for arm in CAPTION.arms]
@@ -116,6 +116,22 @@ def test_pieces_of_an_evaluation_have_each_caption_once_and_whole():
     assert [len(rows) for rows, _ in pieces] == [AT_ONCE, AT_ONCE, 7]
     assert torch.cat([rows for rows, _ in pieces]).sort().values.tolist() == list(range(len(lengths)))
     assert [steps for _, steps in pieces] == [int(lengths[rows].max()) for rows, _ in pieces]
+
+
+def test_it_can_begin_with_the_frequencies_of_words(flickr):
+    """At the start each word has about its share of the training captions, whatever is shown, in every arm."""
+    assert load_experiment("caption-bias") is CAPTION_BIAS
+    for arm in ("reference", "nah-mean"):
+        task = Captions(CAPTION_BIAS.effective(arm, "smoke", TINY), 0, CPU)
+        written = [word for some in task.material.train.captions for part in some for word in [*part, EOS]]
+        share = {word: written.count(word) / len(written) for word in set(written)}
+        images, words = task.probe()
+        logits, _ = task.model.eval()(images, words)
+        found = logits.softmax(dim=-1).flatten(0, 1).mean(dim=0)
+        for word, expected in share.items():
+            assert found[task.vocabulary.number[word]].item() == pytest.approx(expected, rel=0.1, abs=0.01)
+    patience = {arm.name: CAPTION_BIAS.effective(arm.name, "paper").patience for arm in CAPTION_BIAS.arms}
+    assert patience == {"reference": 10, "hard": 25, "leak": 10, "nah": 10, "nah-mean": 10}
 
 
 def test_runs_of_one_process_share_what_they_read(flickr):

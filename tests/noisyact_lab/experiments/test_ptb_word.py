@@ -36,7 +36,11 @@ def task_of(arm="reference", seed=0, experiment=PTB_WORD, **changes):
 def test_is_registered_with_every_arm():
     assert load_experiment("ptb-word") is PTB_WORD
     assert load_experiment("ptb-word-medium") is PTB_WORD_MEDIUM
-    assert ARMS == ["reference", "hard", "leak", "nan", "nah", "nah-no-leak", "nani", "nanil", "nanis"]
+    assert ARMS == [
+        "reference", "hard", "leak", "nan", "nah", "nah-mean", "nah-centred", "leak-gates", "leak-tanhs",
+        "leak-unclipped", "nah-no-leak", "nah-no-leak-mean", "nah-no-leak-centred", "nah-no-leak-fixed-p",
+        "nan-no-leak", "nani", "nanil", "nanis",
+    ]  # fmt: skip
     assert [arm.name for arm in PTB_WORD_MEDIUM.arms] == ["reference", "hard", "leak", "nan", "nah"]
     assert {arm.name: (arm.paper, arm.papers) for arm in PTB_WORD.arms if arm.paper} == {
         "reference": (115.6, {"valid_perplexity": 119.4}),
@@ -48,6 +52,33 @@ def test_is_registered_with_every_arm():
     assert nan["noise"] == na.NAN(c=0.5, alpha=1.15, clip=True)
     assert nan["gate_noise"] == na.NAN(c=0.15, alpha=1.1)
     assert leak == {name: scheme if name == "hard" else scheme.with_scale(0.0) for name, scheme in nan.items()}
+
+
+def test_arms_that_are_compared_differ_in_one_thing():
+    """Without noise p has no part in the output; at alpha = 1 the clip has none unless the noise is symmetric."""
+    made = {arm: PTB_WORD.effective(arm, "paper") for arm in ARMS}
+    layers = {arm: made[arm].layer_arguments() for arm in ARMS}
+    assert layers["nah-mean"]["noise"] == na.NAH(c=0.5, alpha=1.15, clip=True, draw="mean")
+    assert layers["nah-centred"]["gate_noise"] == na.NAH(c=0.15, alpha=1.1, draw="centred")
+    assert layers["nah-no-leak-mean"]["gate_noise"] == na.NAH(c=0.15, alpha=1.0, draw="mean")
+    assert layers["nah-no-leak-centred"]["noise"] == na.NAH(c=0.5, alpha=1.0, draw="centred")
+    assert layers["nan-no-leak"]["noise"] == na.NAN(c=0.5, alpha=1.0)
+    leaks = {arm: [layers[arm][name].leak for name in ("noise", "gate_noise")] for arm in ARMS if "leak-" in arm[:5]}
+    assert [bool(tanhs) for tanhs, _ in leaks.values()] == [False, True, True]  # on the gates, the tanhs, unclipped
+    assert [bool(gates) for _, gates in leaks.values()] == [True, False, True]
+    known = {(c.arm, c.against, c.margin) for c in PTB_WORD.family()}
+    assert {("nah", "nah-mean", 2.0), ("nah-no-leak", "nah-no-leak-mean", 2.0), ("leak-gates", "hard", None)} <= known
+    assert len(known) == len(PTB_WORD.family())
+
+
+def test_p_stays_as_it_was_drawn_where_it_is_not_learned(treebank):
+    for arm, learned in (("nah-no-leak", True), ("nah-no-leak-fixed-p", False)):
+        task = task_of(arm, bound=2.0)  # saturates
+        drawn = [p.clone() for p in task.model.recurrent.noise.parameters()]
+        for index in range(3):
+            task.update(index)
+        now = task.model.recurrent.noise.parameters()
+        assert [torch.equal(*both) for both in zip(drawn, now, strict=True)] == [not learned] * 2
 
 
 @pytest.mark.parametrize("arm", ARMS)

@@ -72,7 +72,7 @@ def test_plain_text_is_scored_elsewhere(tmp_path):
     assert (answer.exit_code, answer.stdout) == (0, f"{one}: {PLAIN} 51.34, {PLAIN_INTERVAL} 50.00\n")
     assert json.loads((one / "result.json").read_text()) == after
     answer = CliRunner().invoke(app, ["score", "mnist", str(one)])
-    assert (answer.exit_code, "allowed are caption, translate" in answer.output) == (2, True)
+    assert (answer.exit_code, "allowed are caption, caption-bias, translate" in answer.output) == (2, True)
 
 
 @pytest.mark.gpu

@@ -49,6 +49,12 @@ class Numbered:
         images = torch.tensor([image for image, _ in pairs])
         return cls(words.to(device), lengths.to(device), images.to(device))
 
+    def log_frequencies(self, words: int) -> Tensor:
+        """The logarithm of each word's share of all words and ends, [words], with each counted once more."""
+        inside = torch.arange(self.words.shape[1], device=self.words.device) < self.lengths[:, None]
+        counts = 1.0 + torch.bincount(self.words[inside], minlength=words)
+        return (counts / counts.sum()).log()
+
     @functools.cached_property
     def pieces(self) -> list[tuple[Tensor, int]]:
         """All captions, some at a time, by length: their rows, and the length of the longest of them."""

@@ -9,7 +9,7 @@ from noisyact_lab.engine.experiment import check_at_least
 from noisyact_lab.models.caption import CaptionModel
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 
-__all__ = ["Settings", "check_settings", "model_of"]
+__all__ = ["BiasedSettings", "Settings", "check_settings", "model_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Settings(NoiseSettings):
     """The most epochs; patience may end a run before."""
     patience: int = 3
     """Evaluations, one an epoch, without a lower validation NLL before the run ends."""
+    frequency_bias: bool = False
+    """The output's biases begin at the logarithms of the words' frequencies in the training captions; else at zero."""
     learning_rate: float = 4e-4
     side: int = 14
     """Places along a side of an image; a divisor of 14 averages squares of them."""
@@ -51,6 +53,14 @@ class Settings(NoiseSettings):
     that is to be published."""
     verified: bool = True
     """The files must be those the results were made from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BiasedSettings(Settings):
+    """A start off the plateau of words that all are equally likely, and the patience of the code of Xu et al."""
+
+    patience: int = 10
+    frequency_bias: bool = True
 
 
 def model_of(settings: Settings, words: int, features: int) -> CaptionModel:
