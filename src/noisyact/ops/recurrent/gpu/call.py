@@ -29,6 +29,12 @@ class StackCall(NamedTuple):
     before: Tensor | None
     """For each row, the row of the previous h, as computed by :func:`packed_rows`. None if all sizes are equal."""
     reverse: bool
+    sizes: tuple[int, ...] | None = None
+    """The number of rows at each step. None if all steps have the same size."""
+
+    def every_size(self) -> tuple[int, ...]:
+        """The number of rows at each step."""
+        return (self.batch,) * self.steps if self.sizes is None else self.sizes
 
 
 def stack_call(
@@ -38,7 +44,8 @@ def stack_call(
     """The call for the given number of rows at each step."""
     batch = sizes[0]
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, device)
-    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse)
+    packed = None if offsets is None else tuple(sizes)
+    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse, sizes=packed)
 
 
 @functools.lru_cache(maxsize=8)

@@ -19,27 +19,9 @@ from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, Layer
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
-    "Backward", "BackwardBuffers", "Buffers", "Forward", "ProductsAsCudnn", "backward_buffers", "check_alarm",
+    "Backward", "BackwardBuffers", "Buffers", "Forward", "backward_buffers", "check_alarm",
     "forward_buffers", "layer_backward", "layer_forward",
 ]  # fmt: skip
-
-
-class ProductsAsCudnn:
-    """A context manager in which float32 products use TF32 if cuDNN does.
-
-    nn.LSTM follows cuDNN's setting, and torch.mm has another one. Both are settings of torch.backends, accessed here
-    with less host overhead.
-    """
-
-    def __enter__(self) -> None:
-        self._before, wanted = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
-        self._changed = self._before != wanted
-        if self._changed:
-            torch._C._set_cublas_allow_tf32(wanted)
-
-    def __exit__(self, *error: object) -> None:
-        if self._changed:
-            torch._C._set_cublas_allow_tf32(self._before)
 
 
 _FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "KEEP_SCALES", "PRODUCT_MULTIPLE")
@@ -196,7 +178,7 @@ def layer_forward(
 
     Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse), plan, sizes, h0, c0, keep, kept, buffers = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, keep, kept, buffers = run
     w_ih, w_hh, b_ih, b_hh, p, _ = weights
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
     h_n, c_n, exchange = buffers
@@ -255,7 +237,7 @@ def layer_backward(
         x: the input, if the launch also computes the products; else None.
         wants_x: whether the gradient of x is needed.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers = run
     (y, a, extra), p, w_hh = kept, weights.p, weights.w_hh
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
     dgates, sums, gradients, exchange, dh0, dc0 = buffers

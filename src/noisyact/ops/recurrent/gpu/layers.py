@@ -17,14 +17,15 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
+from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn, recurrent_weights
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.ops.triton import on
 
 __all__ = ["backward", "forward", "layers"]
 
-_TENSORS = 5
-"""The number of tensors of a layer that get gradients: w_ih, w_hh, b_ih, b_hh, p."""
+_TENSORS = len(LayerWeights._fields)
+"""The number of tensors of a layer that get gradients."""
 
 
 def layers(
@@ -41,7 +42,7 @@ def layers(
     """
     call = stack_call(kind, sizes, seeds, noise, reverse, x.device)
     if torch.is_grad_enabled():
-        flat = [tensor for layer in weights for tensor in layer[:_TENSORS]]
+        flat = [tensor for layer in weights for tensor in layer]
         return _EagerLayers.apply(call, x, h, c, *flat)  # pyright: ignore[reportReturnType]
     return forward(call, x, h, c, weights, False)[:3]
 
@@ -54,6 +55,14 @@ def _launches() -> Any:
     return launches
 
 
+@functools.cache
+def _steps() -> Any:
+    """The module for layers step by step, which imports Triton too."""
+    from noisyact.ops.recurrent.gpu.steps import stack
+
+    return stack
+
+
 def forward(
     call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
     kept_noise: CellNoise | None = None,
@@ -64,15 +73,18 @@ def forward(
         keep: whether backward will follow.
         kept_noise: receives the scales that the kernels used.
     """
-    launches = _launches()
     kind, batch, hidden, count = call.kind, call.batch, weights[0].w_hh.shape[1], len(weights)
     size, device = x.element_size(), x.device
     plan = forward_plan(kind, batch, hidden, size, processors(device))
+    if not plan.persistent or weights[0].w_hr is not None:
+        own = [LayerWeights(*map(_contiguous, layer)) for layer in weights]
+        return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise)
+    launches = _launches()
     sizes = forward_sizes(plan, batch, hidden, size)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     kept = [x]
     launches.check_alarm()
-    with on(device), launches.ProductsAsCudnn():
+    with on(device), ProductsAsCudnn():
         buffers = launches.forward_buffers(kind, x, count, batch, hidden, plan, sizes)
         run = launches.Forward(call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers)
         for index, own in enumerate(weights):
@@ -93,13 +105,12 @@ def backward(
     call: StackCall, gradients: Sequence[Tensor | None], h0: Tensor | None, c0: Tensor | None,
     weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:  # fmt: skip
-    """The gradients of the input's rows, of h0, of c0, and of w_ih, w_hh, b_ih, b_hh and p of each layer.
+    """The gradients of the input's rows, of h0, of c0, and of the tensors of each layer.
 
     Args:
         gradients: the gradients of h of the last layer at every step, and of the final h and c of all layers.
         kept: the last result of :func:`forward`.
     """
-    launches = _launches()
     (dy, dh_n, dc_n), x, count = gradients, kept[0], len(weights)
     kind, batch, (wide, hidden) = call.kind, call.batch, weights[0].w_hh.shape
     size, device = x.element_size(), x.device
@@ -107,9 +118,13 @@ def backward(
     sizes = backward_sizes(plan, kind, batch, hidden, size)
     h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
+    if not plan.persistent or weights[0].w_hr is not None:
+        own, given = [LayerWeights(*map(_contiguous, layer)) for layer in weights], (_contiguous(dy), dh_n, dc_n)
+        return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights)
     found: list[Tensor | None] = []
+    launches = _launches()
     launches.check_alarm()
-    with on(device), launches.ProductsAsCudnn():
+    with on(device), ProductsAsCudnn():
         has_p = weights[0].p is not None
         buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, plan, sizes)
         run = launches.Backward(call, plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers)
@@ -127,10 +142,10 @@ def backward(
                 if wants_weights:
                     h = None if h0 is None else h0[index]
                     dw_ih = torch.mm(d_ih.t(), below)
-                    dw_hh = _recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
+                    dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
                 dx = torch.mm(d_ih, own.w_ih) if wants_below else None
             dy = dx
-            found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp)
+            found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp, None)
     if not wants_h0:
         return dy, None, None, found
     dh0, dc0 = buffers.dh0, buffers.dc0
@@ -141,23 +156,6 @@ def backward(
 
 def _contiguous(tensor: Any) -> Any:
     return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
-
-
-def _recurrent_weights(dgates: Tensor, wide: int, y: Tensor, h0: Any, before: Any, batch: int, reverse: bool) -> Tensor:
-    """The gradient of W_hh: the product of each row's gradient, the last columns of `dgates`, and the previous h."""
-    rows, width = dgates.shape
-    hidden, column = y.shape[-1], width - wide
-    if before is not None:
-        first = y.new_zeros(batch, hidden) if h0 is None else h0
-        return torch.mm(dgates[:, column:].t(), torch.cat([y, first])[before])
-    count = rows - batch
-    after, earlier, entry = (0, batch, count) if reverse else (batch, 0, 0)
-    # as_strided replaces three views, because host overhead dominates small networks.
-    later = dgates.as_strided((wide, count), (1, width), after * width + column)
-    gradient = torch.mm(later, y.as_strided((count, hidden), (hidden, 1), y.storage_offset() + earlier * hidden))
-    if h0 is None:
-        return gradient
-    return gradient.addmm_(dgates.as_strided((wide, batch), (1, width), entry * width + column), h0)
 
 
 class _EagerLayers(torch.autograd.Function):
@@ -182,7 +180,7 @@ class _EagerLayers(torch.autograd.Function):
         n = len(wants)
         dx, dh0, dc0, gradients = backward(
             ctx.call, grad_outputs, h0, c0, _layers(saved[:n]), saved[n + n // _TENSORS :], wants_x,
-            wants_h0 or wants_c0, any(wants[::_TENSORS] + wants[1::_TENSORS]),
+            wants_h0 or wants_c0, any(wants[::_TENSORS] + wants[1::_TENSORS] + wants[_TENSORS - 1 :: _TENSORS]),
         )  # fmt: skip
         if dx is not None and len(ctx.form) == 3:
             dx = dx.view(*ctx.form)  # unpacked, because passing a torch.Size takes twice as long

@@ -118,7 +118,7 @@ def _first_that_fits(
 ) -> Plan:
     for rows, units, depth, stages, warps, *team in cuts:
         plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, *team)
-        if (rows == 16 or rows < 2 * batch) and plan.programs(hidden) * plan.blocks(batch) <= device_processors:
+        if size <= 4 and (rows == 16 or rows < 2 * batch) and plan.programs(hidden) * plan.blocks(batch) <= device_processors:
             return plan
     return Plan(False, 32, 16, 128 // size, False, 3, 8)
 

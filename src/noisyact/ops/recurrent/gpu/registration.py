@@ -31,7 +31,7 @@ def layer(
     if sizes is None:
         steps, batch, offsets, before = x.shape[0], x.shape[1], None, None
     else:
-        _, _, _, steps, batch, offsets, before, _ = stack_call(kind, sizes, [seed], noise, reverse, x.device)
+        _, _, _, steps, batch, offsets, before, *_ = stack_call(kind, sizes, [seed], noise, reverse, x.device)
     scales = (noise.state_scale, noise.gate_scale)
     tensors = (x.flatten(0, -2), offsets, before, h, c, *weights[:5], seed, *scales)
     settings = (kind, *noise.as_text(), steps, batch, reverse)
