@@ -27,14 +27,6 @@ __all__ = [
 
 BACKENDS = ("auto", "reference", "cpu", "triton")
 
-_RULES = frozenset({"reset", "zoneout", "recurrent_dropout", "first_step", "rows"})
-LACKING = {"cpu": frozenset(), "triton": _RULES | {"position of a cell"}}
-"""The features of :class:`StateRules` that the kernels of a backend do not support, by the names of `in_use`.
-
-"position of a cell" stands for `step` and `rows` of a cell; everything else of a cell's rules is computed around its
-kernel. "auto" uses the reference for a call with one of these features.
-"""
-
 
 def check(backend: str) -> str:
     """Return the backend's name, or raise a ValueError if it is unknown."""
@@ -45,7 +37,7 @@ def check(backend: str) -> str:
 
 def choose_uncached(
     backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool,
-    is_transformed: bool = False, features: tuple[str, ...] = (),
+    is_transformed: bool = False,
 ) -> str:  # fmt: skip
     """Choose "cpu", "triton" or "reference" for a layer or cell. A forced backend that cannot run raises an error.
 
@@ -59,12 +51,11 @@ def choose_uncached(
         projection: whether the layer has a projection.
         xi: whether the caller gives xi rather than a seed.
         is_transformed: whether a torch.func transform or forward-mode differentiation is active.
-        features: the features of the state's rules in use, :meth:`StateRules.in_use`.
     """
     name = _of_device(device) if backend == "auto" else backend
     if name == "reference":
         return name
-    obstacle = _obstacle(name, device, dtype, hard, projection, xi, is_transformed, features)
+    obstacle = _obstacle(name, device, dtype, hard, projection, xi, is_transformed)
     if obstacle is None:
         return name
     if backend != "auto":
@@ -127,9 +118,8 @@ def _of_device(device: torch.device) -> str:
 
 
 def _obstacle(
-    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool,
-    features: tuple[str, ...] = (),
-) -> str | None:  # fmt: skip
+    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool
+) -> str | None:
     """The reason why a kernel cannot run; None if it can."""
     if is_transformed:
         return "a torch.func transform or forward-mode differentiation is active, which the kernels do not support"
@@ -145,9 +135,6 @@ def _obstacle(
         return "the kernel computes in float32, and the input is float64"
     if projection and name == "triton":
         return "proj_size > 0: the kernel does not support projections"
-    lacking = [feature for feature in features if feature in LACKING[name]]
-    if lacking:
-        return f"the kernel does not support {' and '.join(lacking)}"
     return "xi is given, and the kernel takes a seed" if xi else None
 
 
@@ -187,15 +174,14 @@ def _gpu_status() -> str:
 def _path(module: Any) -> str:
     weight = next(module.parameters())
     projection = getattr(module, "proj_size", 0) > 0
-    features = _features(module)
     is_soft_layer = isinstance(module, torch.nn.RNNBase) and not module.hard and module.noise is None
-    if is_soft_layer and module.backend == "auto" and not features:
+    if is_soft_layer and module.backend == "auto" and not _has_masks(module):
         why = why_never(module)
         if why is not None:
             return f"torch's own layer, which computes the same function: {why}"
         kernels = "the C kernel" if weight.is_cpu else "the Triton kernels"
         return f"{kernels}, or torch's own layer for inputs for which that is faster"
-    arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed(), features)
+    arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed())
     path = choose(str(module.backend), *arguments)
     if path == "cpu":
         return "the C kernel"
@@ -205,12 +191,9 @@ def _path(module: Any) -> str:
     return "torch operations, one step at a time: " + (why or "backend='reference'")
 
 
-def _features(module: Any) -> tuple[str, ...]:
-    """The features of the state's rules that every call of a layer uses; a cell's are no part of its kernel."""
-    if not isinstance(module, torch.nn.RNNBase):
-        return ()
-    rates: Any = {"zoneout": module.zoneout, "recurrent_dropout": module.recurrent_dropout and module.training}
-    return tuple(name for name, rate in rates.items() if rate)
+def _has_masks(layer: Any) -> bool:
+    """Whether every call of a layer has zoneout or recurrent dropout, which torch's own layer does not have."""
+    return bool(layer.zoneout or (layer.recurrent_dropout and layer.training))
 
 
 def _path_of_activation(module: Any) -> str:

@@ -60,10 +60,7 @@ def run_layers(
     if any((own.b_ih is None) != (own.b_hh is None) for own in weights):
         weights = [_with_both_biases(own) for own in weights]
     choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
-    path = choose(
-        backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None, transformed(),
-        () if rules is None else rules[0].in_use(),
-    )  # fmt: skip
+    path = choose(backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None, transformed())
     if path == "triton" and x.shape[-2] == 0:  # without rows there is nothing to launch
         path = "reference"
     if traced() and xi is None and seeds[0] is None and (rules is None or rules[0].mask_seed is None):
@@ -74,8 +71,9 @@ def run_layers(
         layers = [
             own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
         ]
-        if plain(x, h, c, *itertools.chain.from_iterable(layers)):
-            return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse)
+        of_rules = () if rules is None else itertools.chain.from_iterable(own[:5] for own in rules)
+        if plain(x, h, c, *itertools.chain.from_iterable(layers), *of_rules):
+            return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse, rules)
     form, x = x.shape[:-1], x if sizes is None else x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []
     for index, (own, seed) in enumerate(zip(weights, seeds, strict=True)):
@@ -121,18 +119,12 @@ def _run_layer(
     if path in ("cpu", "triton"):
         dtype = working_dtype(x.dtype) if path == "cpu" else x.dtype
         own_x, own_h, own_c, *own = _in_dtype(dtype, (x, h, c, *weights))
-        arguments: tuple[Any, ...] = (kind, own_x, sizes, own_h, own_c, LayerWeights(*own), seed, noise, reverse)
-        run: Any  # the eager function takes no symbolic sizes
-        if path == "triton":
-            # `backends.LACKING` keeps calls away whose rules a kernel does not support yet. Pass `rules` to `run` (and
-            # to gpu.layers above) together with removing a feature there.
-            run = gpu_registration.layer
-        else:
-            rules = _rules_in_dtype(dtype, rules)
-            arguments = (*arguments, rules)
+        rules = _rules_in_dtype(dtype, rules)
+        run: Any = gpu_registration.layer
+        if path == "cpu":  # the eager function takes no symbolic sizes
             eager = not traced() and plain(own_x, own_h, own_c, *own, *rules[:5])
             run = cpu.layer if eager else cpu_registration.layer
-        results = run(*arguments)
+        results = run(kind, own_x, sizes, own_h, own_c, LayerWeights(*own), seed, noise, reverse, rules)
         y, h_n, c_n = results if x.dtype is results[0].dtype else _in_dtype(x.dtype, results)
         return y, h_n, c_n if kind == "lstm" else None
     output, w_hr = weights.w_hh.shape[1], weights.w_hr
@@ -194,9 +186,8 @@ def run_cell(
     dtype = working_dtype(a.dtype)
     choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
     path = choose(
-        "auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None, transformed(),
-        () if seed is None or xi is not None or (rows is None and first_step == 0) else ("position of a cell",),
-    )  # fmt: skip
+        "auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None, transformed()
+    )
     if traced() and xi is None and seed is None:
         path = _exported(path, backend)
     wide_a, wide_h = a.to(dtype), h.to(dtype)

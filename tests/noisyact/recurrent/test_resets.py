@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence, pad_sequence
 from torch.utils._pytree import tree_leaves
 
 import noisyact as na
-from noisyact.recurrent import backends, functional
+from noisyact.recurrent import functional
 
 CELLS = {"lstm": na.NoisyLSTMCell, "gru": na.NoisyGRUCell, "rnn": na.NoisyRNNCell}
 BACKENDS = {
@@ -190,13 +190,3 @@ def test_what_cannot_run_says_so():
             cell(torch.randn(5, 3), reset=torch.zeros(4, dtype=torch.bool))
         with pytest.raises(ValueError, match="they need seed"):
             cell(torch.randn(5, 3), step=2)
-
-
-def test_a_forced_backend_says_what_it_lacks(monkeypatch):
-    monkeypatch.setitem(backends.LACKING, "cpu", frozenset({"reset", "rows"}))
-    call = (torch.device("cpu"), torch.float32, True, False, False, False)
-    for features in ((), ("zoneout",)):
-        assert backends.choose_uncached("auto", *call, features) == "cpu"
-    assert backends.choose_uncached("auto", *call, ("reset", "zoneout", "rows")) == "reference"
-    with pytest.raises(RuntimeError, match="backend='cpu' cannot run this: the kernel does not support reset and rows"):
-        backends.choose_uncached("cpu", *call, ("reset", "zoneout", "rows"))

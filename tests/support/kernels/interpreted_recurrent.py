@@ -11,7 +11,7 @@ from recurrent_cases import PLANS, Case, by_teams
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import noisyact as na
-from noisyact.noise import recurrent_normal
+from noisyact.noise import recurrent_normal, recurrent_positions
 from noisyact.ops.recurrent import cell, reference
 from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
@@ -79,11 +79,44 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
                 assert torch.equal(a, b)
 
 
-TOGETHER = [Case("lstm", 3, 3, 37, packed=True), Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False)]
+ALL = {"share": 0.3, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
+RULED = [
+    Case("lstm", 3, 3, 9, share=0.4),
+    Case("gru", 3, 3, 5, share=0.5, state=False, reverse=True),
+    Case("rnn_tanh", 3, 3, 5, share=0.4, learned=False),
+    Case("gru", 3, 3, 5, share=0.4, learned=False, state=False, reverse=True),
+    Case("lstm", 2, 5, 7, zoneout=(0.3, 0.2), packed=True, reverse=True),
+    Case("lstm", 2, 3, 5, zoneout=(0.0, 0.4), masked=False),
+    Case("rnn_relu", 3, 3, 5, zoneout=(0.3, 0.0), masked=False, reverse=True),
+    Case("lstm", 2, 5, 7, dropout=0.4, packed=True, first_step=2, state=False),
+    Case("gru", 2, 3, 5, dropout=0.4, reverse=True),
+    Case("lstm", 2, 3, 5, first_step=2**31 - 3, places=True),
+    Case("lstm", 2, 3, 17, **ALL),
+    Case("gru", 3, 3, 9, **ALL, reverse=True),
+    Case("rnn_tanh", 3, 3, 9, **ALL, hard=False),
+    Case("rnn_relu", 3, 3, 5, **ALL, state=False, bias=False),
+]
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("case", TOGETHER, ids=lambda case: case.kind)
+@pytest.mark.parametrize("case", RULED, ids=lambda case: f"{case.kind}-{case.features()}")
+def test_layers_with_rules_equal_the_reference(case):
+    mine = check_case(case)
+    if case.hidden == 17:
+        with torch.no_grad():
+            for a, b in zip(case.by_kernels(), mine, strict=True):
+                assert torch.equal(a, b)
+
+
+TOGETHER = [
+    Case("lstm", 3, 3, 37, packed=True),
+    Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False),
+    Case("lstm", 3, 3, 20, **ALL, state=False, reverse=True),
+]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("case", TOGETHER, ids=lambda case: f"{case.kind}-{case.features()}")
 def test_programs_that_wait_for_each_other_equal_the_reference(case, monkeypatch):
     forward, backward = by_teams(case)
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
@@ -119,10 +152,11 @@ IN_LAUNCH = [
     Case("gru", 3, 2, 17, inputs=1, state=False),
     Case("rnn_tanh", 1, 1, 1),
     Case("rnn_relu", 1, 40, 8, reverse=True),
+    Case("lstm", 2, 3, 8, zoneout=(0.3, 0.2), first_step=3, places=True),
 ]
 
 
-@pytest.mark.parametrize("case", IN_LAUNCH, ids=lambda case: f"{case.kind}-{case.hidden}")
+@pytest.mark.parametrize("case", IN_LAUNCH, ids=lambda case: f"{case.kind}-{case.hidden}-{case.features()}")
 def test_products_in_the_launch_equal_the_reference(case, as_on_a_gpu, monkeypatch):
     monkeypatch.delattr(torch, "mm")  # so that it fails if torch's products are taken
     check_case(case)
@@ -176,19 +210,25 @@ def _tensors(results):
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize(("kind", "state"), [("lstm", True), ("lstm", False), ("gru", True), ("rnn_tanh", False)])
-def test_layers_above_each_other_equal_one_after_the_other(kind, state):
-    below, above = Case(kind, 3, 3, 5, state=state, packed=True), Case(kind, 3, 3, 5, state=state)
+@pytest.mark.parametrize(
+    ("kind", "state", "rules"),
+    [("lstm", True, {}), ("lstm", False, {}), ("gru", True, ALL), ("rnn_tanh", False, {})],
+)
+def test_layers_above_each_other_equal_one_after_the_other(kind, state, rules):
+    below = Case(kind, 3, 3, 5, state=state, packed=not rules, **rules)
+    above = Case(kind, 3, 3, 5, state=state, **rules)
+    rules = [below.rules(), above.rules()] if rules else None
     weights = [LayerWeights(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in (below, above)]
     leaves = {f"{name} {i}": leaf for i, case in enumerate((below, above)) for name, leaf in case.leaves().items()}
     del leaves["x 1"]
     h, c = (None if s[0] is None else torch.stack(s) for s in ((below.h0, above.h0), (below.c0, above.c0)))
     seeds, noise = [below.seed, below.seed + 1], below.cell_noise
-    together = _tensors(gpu.layers(kind, below.sizes, below.x, h, c, weights, seeds, noise, False))
+    together = _tensors(gpu.layers(kind, below.sizes, below.x, h, c, weights, seeds, noise, False, rules))
     x, last = below.x, []
     for index in range(2):
         own = [None if s is None else s[index : index + 1] for s in (h, c)]
-        x, *states = _tensors(gpu.layers(kind, below.sizes, x, *own, [weights[index]], [seeds[index]], noise, False))
+        one = [weights[index]], [seeds[index]], noise, False, rules and rules[index : index + 1]
+        x, *states = _tensors(gpu.layers(kind, below.sizes, x, *own, *one))
         last.append(states)
     apart = [x, *(torch.cat(states) for states in zip(*last, strict=True))]
     for one, other in zip(together, apart, strict=True):
@@ -203,25 +243,26 @@ def test_layers_above_each_other_equal_one_after_the_other(kind, state):
 @pytest.mark.parametrize("draw", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
-    case = Case(kind, 1, 11, 70, noise="nah", gate_noise="nan:alpha=0.9", hard=hard, draw=draw)
+    case = Case(kind, 1, 11, 70, noise="nah", gate_noise="nan:alpha=0.9", hard=hard, draw=draw, places=hard)
     monkeypatch.setattr(
-        cell, "_forward", lambda *a, kept_noise, **at: step.cell_forward(a[-2], *a[:6], a[-1], kept_noise)
+        cell, "_forward", lambda *a, kept_noise, **at: step.cell_forward(a[-2], *a[:6], a[-1], kept_noise, **at)
     )
     monkeypatch.setattr(cell, "_backward", lambda dh, dc, extra, gates, *a, **at: step.cell_backward(
-        a[-2], dh, dc, gates, extra, *a[:4], a[-1]))  # fmt: skip
+        a[-2], dh, dc, gates, extra, *a[:4], a[-1], **at))  # fmt: skip
     a = case._leaf(11, GATES[kind] * 70)
     q = case._leaf(11, 210) if kind == "gru" else None
     leaves = {"a": a, "q": q, "h": case.h0 if kind == "gru" else None, "c": case.c0, "p": case.p}
     leaves = {name: leaf for name, leaf in leaves.items() if leaf is not None}
     wide = {name: leaf.detach().double().requires_grad_() for name, leaf in leaves.items()}
     count = NONLINEARITIES[kind]
-    rows = torch.arange(11)
-    xi = recurrent_normal(case.seed, rows * 0, rows, count, 70).double() if draw else None
+    first = 2**31 - 2 if hard else 0
+    positions = recurrent_positions([11], case.x.device, first, case.rows)
+    xi = recurrent_normal(case.seed, *positions, count, 70).double() if draw else None
     h_n, c_n = reference.cell(
         kind, wide["a"], wide.get("q"), wide.get("h"), wide.get("c"), wide["p"].reshape(count, 70), xi, case.cell_noise
     )
     tensors = (a, q, case.h0 if kind == "gru" else None, case.c0, case.p, case.seed)
-    mine = cell._EagerCell.apply(*tensors, None, kind, case.cell_noise, None, 0)
+    mine = cell._EagerCell.apply(*tensors, case.rows, kind, case.cell_noise, None, first)
     outputs, right = ([mine[0], mine[1]], [h_n, c_n]) if kind == "lstm" else ([mine[0]], [h_n])
     for one, other in zip(outputs, right, strict=True):
         close(one, other)
@@ -229,39 +270,43 @@ def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
     for name, gradient in case.gradients(outputs, leaves).items():
         close(gradient, right_gradients[name], name)
     left = []
-    leaving = cell._EagerCell.apply(*tensors, None, kind, case.cell_noise, left.append, 0)
+    leaving = cell._EagerCell.apply(*tensors, case.rows, kind, case.cell_noise, left.append, first)
     assert not case.gradients(leaving[: len(outputs)], leaves)["p"].any()
     assert left[0].shape == (2, count * 70)  # 11 rows, 8 at a time
     close(left[0].sum(0), right_gradients["p"], "p in parts")
 
 
-@pytest.mark.parametrize(("packed", "state"), [(False, True), (True, False)])
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
-def test_the_operators_keep_torchs_rules(kind, packed, state):
+OPERATORS = [(kind, *form) for kind in ("lstm", "gru", "rnn_tanh") for form in ((False, True, {}), (True, False, {}))]
+
+
+@pytest.mark.parametrize(("kind", "packed", "state", "rules"), [*OPERATORS, ("lstm", False, False, ALL)])
+def test_the_operators_keep_torchs_rules(kind, packed, state, rules):
     text = str(na.NAH())
-    case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2)
+    case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2, **rules)
     offsets, before = packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
     scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
     tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
     torch.library.opcheck(
-        registration._layer, (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True)
+        registration._layer,
+        (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True, *(case.rules() or ())),
     )
 
 
 def test_compiled_with_gradients():
-    case = Case("lstm", 3, 2, 4, state=False)
+    case = Case("lstm", 2, 2, 4, state=False, **ALL)
     arguments = (case.x, None, None, None, None, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p, case.seed)
     scales, text = (case.cell_noise.state_scale, case.cell_noise.gate_scale), str(na.NAH())
+    settings = ("lstm", text, text, True, 2, 2, False, True, *case.rules())
 
     def run():
-        y, h_n, c_n, _, _ = registration._layer(*arguments, *scales, "lstm", text, text, True, 3, 2, False, True)
-        return y.sin(), h_n, c_n
+        return registration._layer(*arguments, *scales, *settings)[:3]
 
     leaves = case.leaves()
-    plain, compiled = run(), torch.compile(run, backend="aot_eager", fullgraph=True)()
-    gradients = [case.gradients(list(outputs), leaves) for outputs in (plain, compiled)]
+    outputs = case.by_kernels(), run(), torch.compile(run, backend="aot_eager", fullgraph=True)()
+    eager, plain, compiled = (case.gradients(list(own), leaves) for own in outputs)
     for name in leaves:
-        torch.testing.assert_close(gradients[1][name], gradients[0][name])
+        torch.testing.assert_close(plain[name], eager[name])
+        torch.testing.assert_close(compiled[name], eager[name])
 
 
 def test_compiled_for_all_sizes():

@@ -26,7 +26,7 @@ def cell(
 
     Args:
         defer_p: a function that backward calls with the gradient of p in parts, [parts, p], instead of returning it.
-        first_step, rows: the position of the noise, as in :class:`StateRules`; other than the default only on a CPU.
+        first_step, rows: the position of the noise, as in :class:`StateRules`.
 
     Returns: the new h, and the LSTM's new c (W_hn h + b_hn for the GRU, zeros for an RNN).
     """
@@ -57,9 +57,10 @@ def _forward(
     if a.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
 
-        a, recurrent, h, c, p = (None if t is None else t.detach().contiguous() for t in (a, recurrent, h, c, p))  # pyright: ignore[reportAssignmentType]
+        tensors = (a, recurrent, h, c, p, rows)
+        a, recurrent, h, c, p, rows = (None if t is None else t.detach().contiguous() for t in tensors)  # pyright: ignore[reportAssignmentType]
         with on(a.device):
-            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise, kept_noise)
+            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise, kept_noise, first_step, rows)
     return cpu.cell_forward(kind, a, recurrent, h, c, p, seed, noise, first_step, rows)
 
 
@@ -71,9 +72,9 @@ def _backward(
     if gates.device.type == "cuda":
         from noisyact.ops.recurrent.gpu import step
 
-        dh, dc, h, c, p = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p))  # pyright: ignore[reportAssignmentType]
+        dh, dc, h, c, p, rows = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p, rows))  # pyright: ignore[reportAssignmentType]
         with on(gates.device):
-            return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise)
+            return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise, first_step, rows)
     return cpu.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise, first_step, rows)
 
 

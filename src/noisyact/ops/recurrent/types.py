@@ -138,16 +138,10 @@ class StateRules(NamedTuple):
     recurrent_dropout: float = 0.0
     first_step: int = 0
 
-    def in_use(self) -> tuple[str, ...]:
-        """The names of the features that the call uses. A backend must support all of them."""
-        used = {
-            "reset": self.reset is not None,
-            "zoneout": self.zoneout_h > 0 or self.zoneout_c > 0,
-            "recurrent_dropout": self.recurrent_dropout > 0 and self.mask_seed is not None,
-            "first_step": self.first_step != 0,
-            "rows": self.rows is not None,
-        }
-        return tuple(name for name, is_used in used.items() if is_used)
+    def in_use(self) -> bool:
+        """Whether a call with these rules differs from one without."""
+        masked = self.zoneout_h > 0 or self.zoneout_c > 0 or (self.recurrent_dropout > 0 and self.mask_seed is not None)
+        return masked or self.reset is not None or self.rows is not None or self.first_step != 0
 
 
 PLAIN_STATE = StateRules()

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, tanh_d
+from noisyact.ops.recurrent.gpu.masks import LEARNED, draw_words, mixed, zone
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
 from noisyact.ops.recurrent.gpu.sums import add_rows, finish_sums, sum_of_slices
@@ -25,23 +26,27 @@ __all__ = ["backward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs"],
-    do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr"],
+    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
+    do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr", "reset_ptr", "rows_ptr", "mask_seed_ptr"],
 )
 def backward_kernel(
     a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
-    x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr,
-    layer, first, last, T, B, H, P, slice_size, programs, exchange_size, inputs,
+    x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, dreset_h_ptr, dreset_c_ptr,
+    reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
+    layer, first, last, T, B, H, P, slice_size, programs, exchange_size, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, PRODUCTS_MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
-    DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    WANTS_RESET: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
+    PERSISTENT: tl.constexpr, RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
+    ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
     RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Run steps first to last - 1, counted from the end of the recurrence. Step T, if included, computes dh0.
+    """Run steps first to last - 1, counted from the end of the recurrence. Step T, if included, computes dh0, and what
+    a reset at the first step adds to dreset_h.
 
     dgates: [rows, G H]; for the GRU [rows, 6 H], the gradients of W_ih x and then those of W_hh h, which differ only in
     n. h0, c0, dh0, dc0, dhn and dcn: [layers, B, H], of which one layer is used; dhn and dcn are the gradients of the
@@ -51,6 +56,9 @@ def backward_kernel(
     float32. exchange: [2, rows padded to a multiple of BB, G, P], then counters, initially zero: one for each block of
     the batch, one for all programs, one for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: a common
     divisor of H and the number of inputs if this launch also computes the products of dgates, else 0.
+
+    dreset_h and dreset_c: [layers, B, H], like dh0; launches with first > 0 add to them. The arguments from reset to
+    dropout, first_step and the limits are those of KernelRules; without rules they are not used.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # the number of distinct gradients of gates
@@ -82,6 +90,28 @@ def backward_kernel(
         dc = tl.load(dcn_ptr + tile, mask=inside, other=0.0).to(tl.float32)
     dp0, dp1, dp2, dp3, dp4 = zero, zero, zero, zero, zero
     db0, db1, db2, db3 = zero, zero, zero, zero
+    place, seen_factors = m, 1.0  # as in forward
+    if HAS_ROWS:
+        place = tl.load(rows_ptr + m, mask=in_rows, other=0).to(tl.uint32)
+    if DROPOUT:
+        seen_factors = tl.load(dropout_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0)
+    anew_h, anew_c, dreset_h, dreset_c = zero, zero, zero, zero  # the state after a reset, and its gradient
+    if RESET == LEARNED:
+        if KIND == GRU:
+            anew_h = tl.load(reset_h_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
+        if KIND == LSTM:
+            anew_c = tl.load(reset_c_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
+    if WANTS_RESET:
+        if first > 0:
+            dreset_h = tl.load(dreset_h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+            if KIND == LSTM:
+                dreset_c = tl.load(dreset_c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    if MASKED and (ZONEOUT_H or ZONEOUT_C):
+        mask_seed = tl.load(mask_seed_ptr)
+    extra_c_ptr = extra_ptr  # the c that the next step has
+    if ZONEOUT_C:
+        total = tl.load(offsets_ptr + T).to(tl.int64) if PACKED else T.to(tl.int64) * B
+        extra_c_ptr += total * H
     slot_size = tl.cdiv(B, BB) * BB * G * P
     own = exchange_ptr + m[:, None] * (G * P) + n[None, :]
     # The inner dimension of the product, all gates of all units, is divided into slices: one for each program of a team
@@ -137,15 +167,27 @@ def backward_kernel(
         if HAS_DY:
             dy = tl.load(dy_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
         xi0, xi1, xi2, xi3, xi4 = zero, zero, zero, zero, zero
+        step = first_step + t if RULED else t
         if DRAW:
-            xi0, xi1, xi2, xi3 = draw_four(seed, n, m, t, 0)
+            xi0, xi1, xi2, xi3 = draw_four(seed, n, place, step, 0)
+        if RESET > 0:  # of this step, and of the next one, whose gradients arrive
+            fresh = tl.load(reset_ptr + t * B + m, mask=in_rows & (i < T), other=0).to(tl.int1)[:, None]
+            after = (t - 1 if REVERSE else t + 1) * B + m
+            cut = tl.load(reset_ptr + after, mask=in_rows & (i > 0), other=0).to(tl.int1)[:, None]
+        if ZONEOUT_H or ZONEOUT_C:
+            words_h, words_c = 0, 0
+            if MASKED:
+                words_h, words_c = draw_words(mask_seed, n, place, step, 2)
+            zone_h, zone_c = zone(words_h, limit_h, MASKED), zone(words_c, limit_c, MASKED)
         if KIND == LSTM:
             if DRAW:
-                xi4, _, _, _ = draw_four(seed, n, m, t, 1)
+                xi4, _, _, _ = draw_four(seed, n, place, step, 1)
             c_now = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
-            c_before = tl.load(extra_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
+            c_before = tl.load(extra_c_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
             if HAS_STATE:
                 c_before += tl.load(c0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
+            if RESET > 0:
+                c_before = tl.where(fresh, anew_c, c_before)
             a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
             a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
             a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32)
@@ -154,6 +196,8 @@ def backward_kernel(
             h_before = tl.load(y_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
             if HAS_STATE:
                 h_before += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
+            if RESET > 0:
+                h_before = tl.where(fresh, anew_h, h_before)
             a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
             a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
 
@@ -184,7 +228,7 @@ def backward_kernel(
         else:
             _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
 
-        owed = dh
+        owed = zero if DROPOUT else dh
         if i > 0:
             if TEAM > 1:
                 polls = wait(team_counter, i * TEAM, polls)
@@ -207,12 +251,26 @@ def backward_kernel(
                         wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
                         product = tl.dot(dk, wk, product, input_precision=PRECISION)
                 owed += sum_of_slices(product)
+        if DROPOUT:
+            owed = dh + owed * seen_factors
+        if RESET > 0:  # the gradients of what the next step has had belong to the state after the reset
+            if WANTS_RESET:
+                dreset_h += tl.where(cut, owed, 0.0)
+                dreset_c += tl.where(cut, dc, 0.0)
+            owed, dc = tl.where(cut, 0.0, owed), tl.where(cut, 0.0, dc)
         now = tl.where(active, owed + dy, 0.0)
         if PERSISTENT:
             now = tl.where(polls < PATIENCE, now, float("nan"))
+        past, past_c = zero, zero  # the gradients that pass by the cell
+        if ZONEOUT_H:
+            past, now = mixed(zone_h, now, zero, MASKED), mixed(zone_h, zero, now, MASKED)
         to = own + (i & 1) * slot_size
         if KIND == LSTM:
-            dc_now = tl.where(active, dc + now * to_c, 0.0)
+            if ZONEOUT_C:
+                past_c, dc_new = mixed(zone_c, dc, zero, MASKED), mixed(zone_c, zero, dc, MASKED)
+            else:
+                dc_new = dc
+            dc_now = tl.where(active, dc_new + now * to_c, 0.0)
             g0, g1, g2, g3 = dc_now * to0, dc_now * to1, dc_now * to2, now * to3
             tl.store(to + 3 * P, g3.to(dtype))
         elif KIND == GRU:
@@ -245,16 +303,20 @@ def backward_kernel(
             dp2 += dc_now * top2
             dp3 += now * top3
             dp4 += now * top4
-            dh = tl.where(active, 0.0, owed)
-            dc = tl.where(active, dc_now * gf, dc)
+            dh = tl.where(active, past if ZONEOUT_H else 0.0, owed)
+            dc = tl.where(active, dc_now * gf + past_c if ZONEOUT_C else dc_now * gf, dc)
         elif KIND == GRU:
             dp0 += now * top0
             dp1 += now * top1
             dp2 += now * top2
-            dh = tl.where(active, now * z, owed)
+            dh = tl.where(active, now * z + past if ZONEOUT_H else now * z, owed)
         else:
             dp0 += now * top0
-            dh = tl.where(active, 0.0, owed)
+            dh = tl.where(active, past if ZONEOUT_H else 0.0, owed)
+    if WANTS_RESET:
+        tl.store(dreset_h_ptr + tile, dreset_h, mask=inside)
+        if KIND == LSTM:
+            tl.store(dreset_c_ptr + tile, dreset_c, mask=inside)
     if WANTS_STATE:
         tl.store(dh0_ptr + tile, dh, mask=inside)
         if KIND == LSTM:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_sizes
-from noisyact.ops.recurrent.types import CellNoise
+from noisyact.ops.recurrent.types import GATES, CellNoise, StateRules
 
-__all__ = ["StackCall", "packed_rows", "stack_call"]
+__all__ = ["StackCall", "extra_rows", "packed_rows", "stack_call"]
 
 
 class StackCall(NamedTuple):
@@ -29,6 +29,8 @@ class StackCall(NamedTuple):
     before: Tensor | None
     """For each row, the row of the previous h, as computed by :func:`packed_rows`. None if all sizes are equal."""
     reverse: bool
+    rules: Sequence[StateRules] | None = None
+    """One for each layer, all with the same features; None for layers without any."""
     sizes: tuple[int, ...] | None = None
     """The number of rows at each step. None if all steps have the same size."""
 
@@ -39,13 +41,23 @@ class StackCall(NamedTuple):
 
 def stack_call(
     kind: str, sizes: Sequence[int], seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool,
-    device: torch.device,
+    device: torch.device, rules: Sequence[StateRules] | None = None,
 ) -> StackCall:  # fmt: skip
     """The call for the given number of rows at each step."""
     batch = sizes[0]
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, device)
     packed = None if offsets is None else tuple(sizes)
-    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse, sizes=packed)
+    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse, rules, packed)
+
+
+def extra_rows(kind: str, rows: int, zoneout_c: float) -> int:
+    """The number of rows that forward saves besides the pre-activations: the LSTM's c or the GRU's W_hn h + b_hn.
+
+    With zoneout of c these are the LSTM's c before zoneout in all rows, and then the c after it.
+    """
+    if GATES[kind] == 1:
+        return 0
+    return 2 * rows if kind == "lstm" and zoneout_c > 0 else rows
 
 
 @functools.lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_values, lstm_values, per_unit, tanh
+from noisyact.ops.recurrent.gpu.masks import LEARNED, draw_words, mixed, zone
 from noisyact.ops.recurrent.gpu.packing import pack_lines
 from noisyact.ops.recurrent.gpu.products import write_input_product
 from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
@@ -22,17 +23,21 @@ __all__ = ["forward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs"],
-    do_not_specialize_on_alignment=["seed_ptr", "kept_gate_scale_ptr", "kept_state_scale_ptr", "alarm_ptr"],
-)
+    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
+    do_not_specialize_on_alignment=[
+        "seed_ptr", "kept_gate_scale_ptr", "kept_state_scale_ptr", "alarm_ptr", "reset_ptr", "rows_ptr",
+        "mask_seed_ptr",
+    ],
+)  # fmt: skip
 def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr,
     kept_gate_scale_ptr, kept_state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr,
-    exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr,
-    layer, first, last, T, B, H, P, programs, exchange_size, inputs,
+    exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr, reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
+    layer, first, last, T, B, H, P, programs, exchange_size, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, KEEP_SCALES: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr,
-    PACKED: tl.constexpr, PERSISTENT: tl.constexpr,
+    PACKED: tl.constexpr, PERSISTENT: tl.constexpr, RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
+    ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
@@ -46,6 +51,10 @@ def forward_kernel(
     [2, rows padded to a multiple of BB, P], initially zero (unless PERSISTENT, the second slot holds the initial h),
     then a counter for each block of the batch. If RESIDENT it holds `exchange_size` numbers for each layer, else those
     of this layer only, because a large layer has no register left for an offset.
+
+    The arguments from reset to dropout, first_step and the limits are those of KernelRules; without rules they are not
+    used. What the programs exchange is what the next product must see: h after the resets of the next step, times the
+    mask of the recurrent dropout. With ZONEOUT_C extra is [2 rows, H]: c before zoneout, and then after it.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     GP: tl.constexpr = 4 if G > 1 else 1
@@ -83,6 +92,22 @@ def forward_kernel(
         h = tl.load(h0_ptr + tile, mask=inside, other=0.0).to(tl.float32)
         if KIND == LSTM:
             c = tl.load(c0_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    place, seen_factors = m, 1.0  # the row in the noise's counters, and the factors of h in the product
+    if HAS_ROWS:
+        place = tl.load(rows_ptr + m, mask=in_rows, other=0).to(tl.uint32)
+    if DROPOUT:
+        seen_factors = tl.load(dropout_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0)
+    anew_h, anew_c = h * 0, c * 0  # the state after a reset
+    if RESET == LEARNED:
+        anew_h = tl.load(reset_h_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
+        if KIND == LSTM:
+            anew_c = tl.load(reset_c_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
+    if RESET > 0:
+        t = T - 1 if REVERSE else 0
+        fresh = tl.load(reset_ptr + t * B + m, mask=in_rows & (first == 0), other=0).to(tl.int1)[:, None]
+        h, c = tl.where(fresh, anew_h, h), tl.where(fresh, anew_c, c)
+    if MASKED and (ZONEOUT_H or ZONEOUT_C):
+        mask_seed = tl.load(mask_seed_ptr)
     slot_size = tl.cdiv(B, BB) * BB * P
     own = exchange_ptr + m[:, None] * P + n[None, :]
     # A line of the product is a gate of a unit; the gates of a unit are adjacent and padded to a power of two. If there
@@ -104,15 +129,16 @@ def forward_kernel(
         blocks = tl.cdiv(B, BB)
         arrive(counter - block + blocks)
         polls = wait(counter - block + blocks, programs * blocks, polls)
-    START: tl.constexpr = 0 if HAS_STATE else 1  # the first step with a nonzero previous state
-    told = 1 if HAS_STATE else 0  # how often every program has arrived before step 0
+    BEGINS: tl.constexpr = HAS_STATE or RESET == LEARNED  # whether the state before step 0 may be other than zeros
+    START: tl.constexpr = 0 if BEGINS else 1  # the first step with a nonzero previous state
+    told = 1 if BEGINS else 0  # how often every program has arrived before step 0
     if RESIDENT:
         weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
     elif first == 0:
         pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
-    if HAS_STATE and PERSISTENT:
-        tl.store(own + slot_size, h.to(dtype))
+    if BEGINS and PERSISTENT:
+        tl.store(own + slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
         arrive(counter)
     for i in range(first, last):
         t = T - 1 - i if REVERSE else i
@@ -130,10 +156,19 @@ def forward_kernel(
             a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32) + bi2
         if G > 3:
             a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32) + (bi3 + bh3)
+        step = first_step + t if RULED else t
         if DRAW:
-            xi0, xi1, xi2, xi3 = draw_four(seed, n, m, t, 0)
+            xi0, xi1, xi2, xi3 = draw_four(seed, n, place, step, 0)
             if KIND == LSTM:
-                xi4, _, _, _ = draw_four(seed, n, m, t, 1)
+                xi4, _, _, _ = draw_four(seed, n, place, step, 1)
+        if RESET > 0:  # of the next step
+            after = (t - 1 if REVERSE else t + 1) * B + m
+            fresh = tl.load(reset_ptr + after, mask=in_rows & (i + 1 < T), other=0).to(tl.int1)[:, None]
+        if ZONEOUT_H or ZONEOUT_C:
+            words_h, words_c = 0, 0
+            if MASKED:
+                words_h, words_c = draw_words(mask_seed, n, place, step, 2)
+            zone_h, zone_c = zone(words_h, limit_h, MASKED), zone(words_c, limit_c, MASKED)
 
         product = tl.zeros((GP * BU, BB) if LINES_FIRST else (BB, GP * BU), tl.float32)
         if i >= START:
@@ -169,6 +204,8 @@ def forward_kernel(
                 a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, dtype,
                 GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
             )  # fmt: skip
+            if ZONEOUT_C:
+                new_c = mixed(zone_c, c, new_c, MASKED)
             c = tl.where(active, new_c, c)
         elif KIND == GRU:
             a1 = (a1 + q1).to(dtype).to(tl.float32)
@@ -179,13 +216,18 @@ def forward_kernel(
             )  # fmt: skip
         else:
             new = tanh(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+        if ZONEOUT_H:
+            new = mixed(zone_h, h, new, MASKED)
         h = tl.where(active, new, h)
         if PERSISTENT:
             h = tl.where(polls < PATIENCE, h, float("nan"))
-        tl.store(own + (i & 1) * slot_size, h.to(dtype))
+        out, out_c = h, c
+        if RESET > 0:
+            h, c = tl.where(fresh, anew_h, h), tl.where(fresh, anew_c, c)
+        tl.store(own + (i & 1) * slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
         if PERSISTENT:
             arrive(counter)
-        tl.store(y_ptr + row * H + n[None, :], h.to(dtype), mask=active)
+        tl.store(y_ptr + row * H + n[None, :], out.to(dtype), mask=active)
         if KEEP:
             tl.store(a, a0.to(dtype), mask=active)
             if G > 1:
@@ -194,6 +236,9 @@ def forward_kernel(
                 tl.store(extra_ptr + row * H + n[None, :], kept, mask=active)
             if G > 3:
                 tl.store(a + 3 * H, a3.to(dtype), mask=active)
+            if ZONEOUT_C:
+                total = tl.load(offsets_ptr + T).to(tl.int64) if PACKED else T.to(tl.int64) * B
+                tl.store(extra_ptr + (total + row) * H + n[None, :], out_c.to(dtype), mask=active)
     tl.store(hn_ptr + tile, h, mask=inside)
     if KIND == LSTM:
         tl.store(cn_ptr + tile, c, mask=inside)

@@ -11,23 +11,27 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.backward import backward_kernel
-from noisyact.ops.recurrent.gpu.call import StackCall
+from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows
 from noisyact.ops.recurrent.gpu.forward import forward_kernel
 from noisyact.ops.recurrent.gpu.plan import Plan, Sizes
+from noisyact.ops.recurrent.gpu.rules import NO_RULES, RULES_FLAGS, KernelRules, kernel_rules
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
     "Backward", "BackwardBuffers", "Buffers", "Forward", "backward_buffers", "check_alarm",
-    "forward_buffers", "layer_backward", "layer_forward",
+    "forward_buffers", "layer_backward", "layer_forward", "rules_of",
 ]  # fmt: skip
 
 
-_FORWARD_FLAGS = ("REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "KEEP_SCALES", "PRODUCT_MULTIPLE")
+_FORWARD_FLAGS = (
+    "REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "KEEP_SCALES", "PRODUCT_MULTIPLE",
+    *RULES_FLAGS,
+)  # fmt: skip
 _BACKWARD_FLAGS = (
     "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
-    "PRODUCTS_MULTIPLE", "WANTS_X",
+    "PRODUCTS_MULTIPLE", "WANTS_X", "WANTS_RESET", *RULES_FLAGS,
 )  # fmt: skip
 
 
@@ -97,6 +101,10 @@ class BackwardBuffers(NamedTuple):
     """[layers, batch, H], the gradient of the initial h; None if it is not needed."""
     dc0: Tensor | None
     """[layers, batch, H], the gradient of the LSTM's initial c; None if it is not needed."""
+    dreset_h: Tensor | None = None
+    """[layers, batch, H], the gradient of the h after resets; None if it is not needed."""
+    dreset_c: Tensor | None = None
+    """[layers, batch, H], the gradient of the LSTM's c after resets; None if it is not needed."""
 
 
 class Forward(NamedTuple):
@@ -114,6 +122,8 @@ class Forward(NamedTuple):
     kept: CellNoise | None
     """Receives the scales that the kernels used; None if they are not needed."""
     buffers: Buffers
+    rules: Sequence[KernelRules] | None
+    """One for each layer; None for layers without rules."""
 
 
 class Backward(NamedTuple):
@@ -132,6 +142,15 @@ class Backward(NamedTuple):
     """[layers, batch, H], the gradient of the LSTM's final c."""
     wants_h0: bool
     buffers: BackwardBuffers
+    rules: Sequence[KernelRules] | None
+    """One for each layer; None for layers without rules."""
+
+
+def rules_of(call: StackCall, hidden: int) -> Sequence[KernelRules] | None:
+    """The rules of the layers of a call for the kernels; None for layers without rules."""
+    if call.rules is None:
+        return None
+    return [kernel_rules(call.kind, own, call.batch, hidden) for own in call.rules]
 
 
 def _states(like: Tensor, layers: int, batch: int, hidden: int, plan: Plan) -> Tensor:
@@ -149,8 +168,9 @@ def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: in
 
 
 def backward_buffers(
-    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, plan: Plan, sizes: Sizes
-) -> BackwardBuffers:
+    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, wants_reset: bool,
+    plan: Plan, sizes: Sizes,
+) -> BackwardBuffers:  # fmt: skip
     """Buffers for stacked layers."""
     gates = GATES[kind]
     dgates = like.new_empty(like.shape[0], (6 if kind == "gru" else gates) * hidden)
@@ -162,7 +182,12 @@ def backward_buffers(
     if wants_h0 or not plan.persistent:
         dh0 = _states(like, layers, batch, hidden, plan)
         dc0 = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
-    return BackwardBuffers(dgates, sums, gradients, like.new_zeros(layers, sizes.exchange), dh0, dc0)
+    exchange = like.new_zeros(layers, sizes.exchange)
+    if not wants_reset:
+        return BackwardBuffers(dgates, sums, gradients, exchange, dh0, dc0)
+    dreset_h = _states(like, layers, batch, hidden, plan)
+    dreset_c = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
+    return BackwardBuffers(dgates, sums, gradients, exchange, dh0, dc0, dreset_h, dreset_c)
 
 
 def layer_forward(
@@ -178,7 +203,8 @@ def layer_forward(
 
     Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, keep, kept, buffers = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, given, _), plan, sizes, h0, c0, keep, kept, buffers, _ = run
+    rules = NO_RULES if run.rules is None else run.rules[index]
     w_ih, w_hh, b_ih, b_hh, p, _ = weights
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
     h_n, c_n, exchange = buffers
@@ -193,14 +219,15 @@ def layer_forward(
     lines = sizes.programs * sizes.blocks * plan.units * (4 if gates > 1 else 1)
     packed = None if plan.resident else x.new_empty(lines * sizes.padded)
     y = x.new_empty(*form, hidden)
-    extra = x.new_empty(x.shape[0] if keep and gates > 1 else 0, hidden)
+    zoneout_c = 0.0 if given is None else given[index].zoneout_c
+    extra = x.new_empty(extra_rows(kind, x.shape[0], zoneout_c) if keep else 0, hidden)
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
     kept_scales = (None, None) if kept is None else (kept.gate_scale, kept.state_scale)
 
     def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
         flags = (
             reverse, offsets is not None, h is not None, b_hh is not None, p is not None, keep, kept is not None,
-            multiple,
+            multiple, *rules.flags,
         )  # fmt: skip
         _launcher(
             forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes,
@@ -208,16 +235,19 @@ def layer_forward(
         )(
             (sizes.programs * sizes.blocks,),
             (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h, c, offsets, y,
-             extra, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None),
-            (index, first, last, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs),
+             extra, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None,
+             *rules.tensors),
+            (index, first, last, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs,
+             *rules.numbers),
         )  # fmt: skip
 
     if plan.persistent:
         launch(0, steps, h0, c0)
         return y, a, extra
-    if h0 is not None:
+    first_h = rules.seen_at_first(None if h0 is None else h0[index], reverse)
+    if first_h is not None:
         slot = sizes.blocks * plan.rows * sizes.padded
-        buffers.exchange[index, slot : 2 * slot].view(-1, sizes.padded)[:batch, :hidden] = h0[index]
+        buffers.exchange[index, slot : 2 * slot].view(-1, sizes.padded)[:batch, :hidden] = first_h
     for i in range(steps):
         launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
     return y, a, extra
@@ -237,10 +267,11 @@ def layer_backward(
         x: the input, if the launch also computes the products; else None.
         wants_x: whether the gradient of x is needed.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, *_ = run
+    rules, buffers = NO_RULES if run.rules is None else run.rules[index], run.buffers
     (y, a, extra), p, w_hh = kept, weights.p, weights.w_hh
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
-    dgates, sums, gradients, exchange, dh0, dc0 = buffers
+    dgates, sums, gradients, exchange, dh0, dc0, dreset_h, dreset_c = buffers
     exchange = exchange if plan.resident else exchange[index]
     gradients = gradients[3 * index : 3 * index + 3]
     out = gradients[0] if p is not None else gradients[1]
@@ -262,7 +293,7 @@ def layer_backward(
     def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
         flags = (
             reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
-            dc is not None, dh0 is not None, multiple, dx is not None,
+            dc is not None, dh0 is not None, multiple, dx is not None, dreset_h is not None, *rules.flags,
         )  # fmt: skip
         _launcher(
             backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes,
@@ -270,15 +301,17 @@ def layer_backward(
         )(
             (sizes.programs * sizes.blocks,),
             (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
-             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx),
+             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, dreset_h, dreset_c,
+             *rules.tensors),
             (index, first, last, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange,
-             inputs),
+             inputs, *rules.numbers),
         )  # fmt: skip
 
+    rounds = steps + (wants_h0 or dreset_h is not None)
     if plan.persistent:
-        launch(0, steps + wants_h0, dh_n, dc_n)
+        launch(0, rounds, dh_n, dc_n)
         return gradients, dw_ih, dw_hh, dx
-    for i in range(steps + wants_h0):
+    for i in range(rounds):
         launch(i, i + 1, dh_n if i == 0 else dh0, dc_n if i == 0 else dc0)
     count, wide = NONLINEARITIES[kind] if p is not None else 0, 4 if gates > 1 else 1
     dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])

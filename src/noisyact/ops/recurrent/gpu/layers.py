@@ -17,32 +17,41 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
-from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn, recurrent_weights
+from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn, recurrent_weights, ruled_weights
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
-from noisyact.ops.recurrent.types import CellNoise, LayerWeights
+from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
 from noisyact.ops.triton import on
 
 __all__ = ["backward", "forward", "layers"]
 
 _TENSORS = len(LayerWeights._fields)
-"""The number of tensors of a layer that get gradients."""
+"""The number of weights of a layer that get gradients."""
+_PRODUCTS = tuple(map(LayerWeights._fields.index, ("w_ih", "w_hh", "w_hr")))
+"""The places of the weights whose gradients are products over all steps."""
+_RULES_TENSORS = 5
+"""The number of tensors of a layer's rules: reset, reset_h, reset_c, rows, mask_seed. The second and third get
+gradients.
+"""
 
 
 def layers(
     kind: str, sizes: Sequence[int], x: Tensor, h: Tensor | None, c: Tensor | None, weights: Sequence[LayerWeights],
-    seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool,
+    seeds: Sequence[Tensor | None], noise: CellNoise, reverse: bool, rules: Sequence[StateRules] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Run stacked layers in one direction, each like :func:`reference.layer` with xi from its seed.
 
     Args:
         x: [steps, batch, input], or packed [rows, input]; the output has the same leading dimensions.
         h: [layers, batch, H]; None for zeros. The same holds for c.
+        rules: one for each layer, all with the same features; None for layers without any.
 
     Returns: h of the last layer at every step, and the final h and c of all layers; c is None except for the LSTM.
     """
-    call = stack_call(kind, sizes, seeds, noise, reverse, x.device)
+    call = stack_call(kind, sizes, seeds, noise, reverse, x.device, rules)
     if torch.is_grad_enabled():
         flat = [tensor for layer in weights for tensor in layer]
+        if rules is not None:
+            flat += [tensor for own in rules for tensor in own[:_RULES_TENSORS]]
         return _EagerLayers.apply(call, x, h, c, *flat)  # pyright: ignore[reportReturnType]
     return forward(call, x, h, c, weights, False)[:3]
 
@@ -86,7 +95,8 @@ def forward(
     launches.check_alarm()
     with on(device), ProductsAsCudnn():
         buffers = launches.forward_buffers(kind, x, count, batch, hidden, plan, sizes)
-        run = launches.Forward(call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers)
+        rules = launches.rules_of(call, hidden)
+        run = launches.Forward(call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers, rules)
         for index, own in enumerate(weights):
             in_launch = call.offsets is None and plan.writes_products(*x.shape)
             results = launches.layer_forward(
@@ -104,8 +114,11 @@ def forward(
 def backward(
     call: StackCall, gradients: Sequence[Tensor | None], h0: Tensor | None, c0: Tensor | None,
     weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:  # fmt: skip
-    """The gradients of the input's rows, of h0, of c0, and of the tensors of each layer.
+    wants_reset: bool = False,
+) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
+    """The gradients of the input's rows; of w_ih, w_hh, b_ih, b_hh and p of each layer; and of the states.
+
+    The states are h0, c0, reset_h and reset_c, each [layers, batch, H]. A gradient that is not wanted is None.
 
     Args:
         gradients: the gradients of h of the last layer at every step, and of the final h and c of all layers.
@@ -120,19 +133,23 @@ def backward(
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
     if not plan.persistent or weights[0].w_hr is not None:
         own, given = [LayerWeights(*map(_contiguous, layer)) for layer in weights], (_contiguous(dy), dh_n, dc_n)
-        return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights)
+        return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights, wants_reset)
     found: list[Tensor | None] = []
     launches = _launches()
     launches.check_alarm()
     with on(device), ProductsAsCudnn():
         has_p = weights[0].p is not None
-        buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, plan, sizes)
-        run = launches.Backward(call, plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers)
+        buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, wants_reset, plan, sizes)
+        all_rules = launches.rules_of(call, hidden)
+        run = launches.Backward(call, plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers, all_rules)
         for index in reversed(range(count)):
             own = LayerWeights(*map(_contiguous, weights[index]))
             y, a, extra = kept[3 * index + 1 : 3 * index + 4]
             below = kept[3 * index - 2] if index else x
+            rules = None if all_rules is None else all_rules[index]
             in_launch = wants_weights and call.offsets is None and plan.writes_products(*below.shape)
+            if rules is not None and rules.change_product():
+                in_launch = False
             wants_below = wants_x or index > 0
             (dp, db_ih, db_hh), dw_ih, dw_hh, dx = launches.layer_backward(
                 run, index, _contiguous(dy), (y, a, extra), own, _contiguous(below) if in_launch else None, wants_below
@@ -142,16 +159,17 @@ def backward(
                 if wants_weights:
                     h = None if h0 is None else h0[index]
                     dw_ih = torch.mm(d_ih.t(), below)
-                    dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
+                    if rules is not None and rules.change_product():
+                        dw_hh = ruled_weights(buffers.dgates[:, -wide:], y, h, call, rules)
+                    else:
+                        dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
                 dx = torch.mm(d_ih, own.w_ih) if wants_below else None
             dy = dx
             found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp, None)
-    if not wants_h0:
-        return dy, None, None, found
-    dh0, dc0 = buffers.dh0, buffers.dc0
+    of_states = [*((buffers.dh0, buffers.dc0) if wants_h0 else (None, None)), buffers.dreset_h, buffers.dreset_c]
     if not plan.persistent:
-        dh0, dc0 = (None if d is None else d.to(x.dtype) for d in (dh0, dc0))
-    return dy, dh0, dc0, found
+        of_states = [None if d is None else d.to(x.dtype) for d in of_states]
+    return dy, found, of_states
 
 
 def _contiguous(tensor: Any) -> Any:
@@ -165,7 +183,7 @@ class _EagerLayers(torch.autograd.Function):
     def forward(ctx: Any, call: StackCall, x: Any, h0: Any, c0: Any, *flat: Any) -> Any:
         """Run the layers and save the tensors for backward, including the scales that the kernels used."""
         ctx.call = call._replace(noise=call.noise.unwritten())
-        y, h_n, c_n, kept = forward(call, x, h0, c0, _layers(flat), True, ctx.call.noise)
+        y, h_n, c_n, kept = forward(call, x, h0, c0, _weights(flat, call), True, ctx.call.noise)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(h0, c0, *flat, *call.seeds, *kept)
         ctx.form = x.shape
@@ -177,16 +195,22 @@ class _EagerLayers(torch.autograd.Function):
         check_backward("layer", grad_outputs)
         _, wants_x, wants_h0, wants_c0, *wants = ctx.needs_input_grad
         h0, c0, *saved = ctx.saved_tensors
-        n = len(wants)
-        dx, dh0, dc0, gradients = backward(
-            ctx.call, grad_outputs, h0, c0, _layers(saved[:n]), saved[n + n // _TENSORS :], wants_x,
-            wants_h0 or wants_c0, any(wants[::_TENSORS] + wants[1::_TENSORS] + wants[_TENSORS - 1 :: _TENSORS]),
+        count, n = len(ctx.call.seeds), len(wants)
+        weights, wants_reset = _weights(saved, ctx.call), any(wants[_TENSORS * count :])
+        dx, gradients, (dh0, dc0, *of_resets) = backward(
+            ctx.call, grad_outputs, h0, c0, weights, saved[n + count :], wants_x, wants_h0 or wants_c0,
+            any(any(wants[place : _TENSORS * count : _TENSORS]) for place in _PRODUCTS), wants_reset,
         )  # fmt: skip
         if dx is not None and len(ctx.form) == 3:
             dx = dx.view(*ctx.form)  # unpacked, because passing a torch.Size takes twice as long
+        if ctx.call.rules is not None:
+            for index in range(count):
+                gradients += [None, *(None if d is None else d[index] for d in of_resets), None, None]
         wanted = [gradient if want else None for gradient, want in zip(gradients, wants, strict=True)]
         return None, dx, dh0 if wants_h0 else None, dc0 if wants_c0 else None, *wanted
 
 
-def _layers(flat: Sequence[Any]) -> list[LayerWeights]:
-    return [LayerWeights(*flat[first : first + _TENSORS]) for first in range(0, len(flat), _TENSORS)]
+def _weights(flat: Sequence[Any], call: StackCall) -> list[LayerWeights]:
+    """The weights of each layer, which come first among the tensors of a call."""
+    ends = range(_TENSORS, _TENSORS * len(call.seeds) + 1, _TENSORS)
+    return [LayerWeights(*flat[end - _TENSORS : end]) for end in ends]

@@ -31,11 +31,11 @@ __all__ = ["cell_backward", "cell_forward"]
 _ROWS, _UNITS = 8, 64
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "first_step"], do_not_specialize_on_alignment=["rows_ptr"])
 def _forward_kernel(
     a_ptr, q_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, kept_gate_scale_ptr,
-    kept_state_scale_ptr, kept_ptr, extra_ptr, new_ptr, B, H,
-    KIND: tl.constexpr, HAS_P: tl.constexpr, KEEP_SCALES: tl.constexpr, DRAW: tl.constexpr,
+    kept_state_scale_ptr, kept_ptr, extra_ptr, new_ptr, rows_ptr, B, H, first_step,
+    KIND: tl.constexpr, HAS_P: tl.constexpr, KEEP_SCALES: tl.constexpr, HAS_ROWS: tl.constexpr, DRAW: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr,
@@ -54,10 +54,12 @@ def _forward_kernel(
             tl.store(kept_state_scale_ptr, state_scale)
     xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
     if DRAW:
-        seed = tl.load(seed_ptr)
-        xi0, xi1, xi2, xi3 = draw_four(seed, n, m, 0, 0)
+        seed, place = tl.load(seed_ptr), m
+        if HAS_ROWS:
+            place = tl.load(rows_ptr + m, mask=m < B, other=0).to(tl.uint32)
+        xi0, xi1, xi2, xi3 = draw_four(seed, n, place, first_step, 0)
         if KIND == LSTM:
-            xi4, _, _, _ = draw_four(seed, n, m, 0, 1)
+            xi4, _, _, _ = draw_four(seed, n, place, first_step, 1)
     a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
     p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
     if G > 1:
@@ -91,11 +93,11 @@ def _forward_kernel(
     tl.store(new_ptr + tile, new, mask=inside)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "first_step"], do_not_specialize_on_alignment=["rows_ptr"])
 def _backward_kernel(
     dh_ptr, dc_ptr, a_ptr, extra_ptr, h_ptr, c_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, da_ptr, dq_ptr,
-    carry_ptr, dp_ptr, B, H,
-    KIND: tl.constexpr, HAS_P: tl.constexpr, HAS_DC: tl.constexpr, DRAW: tl.constexpr,
+    carry_ptr, dp_ptr, rows_ptr, B, H, first_step,
+    KIND: tl.constexpr, HAS_P: tl.constexpr, HAS_DC: tl.constexpr, HAS_ROWS: tl.constexpr, DRAW: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr,
@@ -111,10 +113,12 @@ def _backward_kernel(
     gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
     xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
     if DRAW:
-        seed = tl.load(seed_ptr)
-        xi0, xi1, xi2, xi3 = draw_four(seed, n, m, 0, 0)
+        seed, place = tl.load(seed_ptr), m
+        if HAS_ROWS:
+            place = tl.load(rows_ptr + m, mask=m < B, other=0).to(tl.uint32)
+        xi0, xi1, xi2, xi3 = draw_four(seed, n, place, first_step, 0)
         if KIND == LSTM:
-            xi4, _, _, _ = draw_four(seed, n, m, 0, 1)
+            xi4, _, _, _ = draw_four(seed, n, place, first_step, 1)
     a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
     p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
     dh = tl.load(dh_ptr + tile, mask=inside, other=0.0).to(tl.float32)
@@ -176,7 +180,7 @@ def _launcher(kernel: Any, functions_: tuple, dtypes: tuple, flags: tuple[tuple[
 
 def cell_forward(
     kind: str, a: Tensor, q: Tensor | None, h: Tensor | None, c: Tensor | None, p: Tensor | None, seed: Tensor | None,
-    noise: CellNoise, kept_noise: CellNoise | None = None,
+    noise: CellNoise, kept_noise: CellNoise | None = None, first_step: int = 0, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """One step: the new h; the LSTM's new c or the GRU's W_hn h + b_hn; and the pre-activations for backward.
 
@@ -188,18 +192,18 @@ def cell_forward(
     kept = torch.empty_like(a) if kind == "gru" else a
     if new.numel():
         kept_scales = (None, None) if kept_noise is None else (kept_noise.gate_scale, kept_noise.state_scale)
-        flags = (("HAS_P", p is not None), ("KEEP_SCALES", kept_noise is not None))
+        flags = (("HAS_P", p is not None), ("KEEP_SCALES", kept_noise is not None), ("HAS_ROWS", rows is not None))
         _launcher(_forward_kernel, *_settings(kind, a, p, seed, noise), flags)(
             _grid(batch, hidden),
-            (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, kept, extra, new),
-            (batch, hidden),
+            (a, q, h, c, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, kept, extra, new, rows),
+            (batch, hidden, first_step),
         )  # fmt: skip
     return new, extra, kept
 
 
 def cell_backward(
     kind: str, dh: Tensor, dc: Tensor | None, gates: Tensor, extra: Tensor, h: Tensor | None, c: Tensor | None,
-    p: Tensor | None, seed: Tensor | None, noise: CellNoise,
+    p: Tensor | None, seed: Tensor | None, noise: CellNoise, first_step: int = 0, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
     """The gradients of a, of the GRU's recurrent product, of p in parts, and the direct gradient of c or h."""
     batch, hidden = extra.shape
@@ -209,10 +213,10 @@ def cell_backward(
     grid = _grid(batch, hidden)
     dp = torch.empty(grid[0], NONLINEARITIES[kind] * hidden, device=dh.device)
     if da.numel():
-        flags = (("HAS_P", p is not None), ("HAS_DC", dc is not None))
+        flags = (("HAS_P", p is not None), ("HAS_DC", dc is not None), ("HAS_ROWS", rows is not None))
         _launcher(_backward_kernel, *_settings(kind, dh, p, seed, noise), flags)(
-            grid, (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, da, dq, carry, dp),
-            (batch, hidden),
+            grid, (dh, dc, gates, extra, h, c, p, seed, noise.gate_scale, noise.state_scale, da, dq, carry, dp, rows),
+            (batch, hidden, first_step),
         )  # fmt: skip
     return da, dq, dp, carry
 

@@ -40,24 +40,25 @@ def forward(
 def backward(
     call: StackCall, gradients: Sequence[Tensor | None], h0: Tensor | None, c0: Tensor | None,
     weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None, list[Tensor | None]]:  # fmt: skip
+    wants_reset: bool,
+) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     """Compute :func:`noisyact.ops.recurrent.gpu.layers.backward`. All tensors are contiguous but the input's rows."""
     (dy, dh_n, dc_n), x = gradients, kept[0]
     width = weights[0].w_hh.shape[0] * (2 if call.kind == "gru" else 1)
     dgates = x.new_empty(len(x), width)  # used by one layer after the other
     found: list[Tensor | None] = []
-    states: list[tuple[Tensor | None, ...]] = []
+    states: list[list[Tensor | None]] = []
     with on(x.device), ProductsAsCudnn():
         for index in reversed(range(len(weights))):
             of_layer = layer_backward(
                 call, index, dy, _of(dh_n, index), _of(dc_n, index), _of(h0, index), _of(c0, index),
                 kept[3 * index - 2] if index else x, kept[3 * index + 1 : 3 * index + 4], weights[index], dgates,
-                wants_x or index > 0, wants_h0, wants_weights,
+                wants_x or index > 0, wants_h0, wants_weights, wants_reset,
             )  # fmt: skip
-            dy = of_layer.x
-            found[:0] = of_layer.weights
-            states.insert(0, (of_layer.h0, of_layer.c0))
-    return dy, *(_stacked(parts) for parts in zip(*states, strict=True)), found  # pyright: ignore[reportReturnType]
+            dy, of_weights, *of_states = of_layer
+            found[:0] = of_weights
+            states.insert(0, of_states)
+    return dy, found, [_stacked(parts) for parts in zip(*states, strict=True)]
 
 
 def _of(states: Tensor | None, index: int) -> Tensor | None:
