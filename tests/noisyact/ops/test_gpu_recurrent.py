@@ -257,10 +257,10 @@ def test_the_operators_keep_torchs_rules(kind):
     for packed in (False, True):
         case = Case(kind, 3, 4, 20, packed=packed, device="cuda")
         offsets, before = (None, None) if not packed else packed_rows(tuple(case.sizes), False, case.x.device)
-        scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
+        scales, sizes = (case.cell_noise.state_scale, case.cell_noise.gate_scale), case.sizes if packed else None
         tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
-                   case.seed, *scales)  # fmt: skip
-        torch.library.opcheck(registration._layer, (*tensors, kind, text, text, True, 3, 4, False, True))
+                   case.w_hr, case.seed, *scales)  # fmt: skip
+        torch.library.opcheck(registration._layer, (*tensors, kind, text, text, True, 3, 4, False, sizes, True))
 
 
 def test_autocast_computes_in_its_dtype():

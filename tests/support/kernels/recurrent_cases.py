@@ -141,16 +141,18 @@ class Case:
         return dict(zip(leaves, found, strict=True))
 
 
+PROCESSORS = 132
+"""Those of an H200: the plans of the cases have all steps in one launch."""
 PLANS = {
     "registers": lambda case: (
-        forward_plan(case.kind, case.batch, case.hidden, 4, 0),
-        backward_plan(case.kind, case.batch, case.hidden, 4, 0),
+        forward_plan(case.kind, case.batch, case.hidden, 4, PROCESSORS),
+        backward_plan(case.kind, case.batch, case.hidden, 4, PROCESSORS),
     ),
     "in_parts": lambda case: (
-        Plan(False, 16, 16, 16, False, 1, 4),
-        Plan(False, 16, 16, 16, False, 1, 4, 4),
+        Plan(True, 16, 16, 16, False, 1, 4),
+        Plan(True, 16, 16, 16, False, 1, 4, 4),
     ),
-    "one_slice": lambda case: (Plan(False, 16, 16, 16, False, 1, 4), Plan(False, 32, 16, 16, False, 1, 4, 1)),
+    "one_slice": lambda case: (Plan(True, 16, 16, 16, False, 1, 4), Plan(True, 32, 16, 16, False, 1, 4, 1)),
 }
 
 

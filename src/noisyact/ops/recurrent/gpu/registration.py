@@ -155,7 +155,7 @@ def _layer_backward(
 
 @_layer_backward.register_fake
 def _(dy, dh_n, dc_n, y, a, extra, x, offsets, before, h0, c0, w_ih, w_hh, p, w_hr, seed, state_scale, gate_scale, kind,
-      state, gate, hard, steps, batch, reverse, wants_x, wants_h0, wants_weights, wants_reset=False,
+      state, gate, hard, steps, batch, reverse, sizes, wants_x, wants_h0, wants_weights, wants_reset=False,
       *others):  # fmt: skip
     wide, output, hidden = w_ih.shape[0], w_hh.shape[1], _hidden(w_hh, w_hr)
     return [

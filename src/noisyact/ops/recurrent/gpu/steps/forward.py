@@ -81,10 +81,12 @@ def forward_kernel(
     if G > 1:
         a1 = tl.load(a + H, mask=active, other=0.0).to(NUMBER)
         a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(NUMBER)
-        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0, NUMBER), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        p1 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0, NUMBER)
+        p2 = per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0, NUMBER)
     if KIND == LSTM:
         a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(NUMBER)
-        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0, NUMBER), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        p3 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        p4 = per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0, NUMBER)
         old = state_before(
             state_ptr, tile, had, c0_ptr, tile, fresh, again, reset_c_ptr, NUMBER, HAS_STATE, RESET, RESET_STATE
         )  # fmt: skip
