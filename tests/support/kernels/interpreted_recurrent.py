@@ -279,7 +279,10 @@ def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
 OPERATORS = [(kind, *form) for kind in ("lstm", "gru", "rnn_tanh") for form in ((False, True, {}), (True, False, {}))]
 
 
-@pytest.mark.parametrize(("kind", "packed", "state", "rules"), [*OPERATORS, ("lstm", False, False, ALL), ("lstm", True, True, {"projection": 2})])
+@pytest.mark.parametrize(
+    ("kind", "packed", "state", "rules"),
+    [*OPERATORS, ("lstm", False, False, ALL), ("lstm", True, True, {"projection": 2})],
+)
 def test_the_operators_keep_torchs_rules(kind, packed, state, rules):
     text = str(na.NAH())
     case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2, **rules)

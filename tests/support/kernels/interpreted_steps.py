@@ -80,7 +80,7 @@ def test_layers_step_by_step_equal_the_reference(case):
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_sixteen_bits(kind):
     case = Case(kind, 2, 3, 5, dtype=torch.float16)
-    right, wide = case.reference()
+    right, _ = case.reference()
     mine = case.by_kernels()
     for one, other in zip(mine, right, strict=True):
         close(one, other, "output", 1e-2)

@@ -118,7 +118,8 @@ def _first_that_fits(
 ) -> Plan:
     for rows, units, depth, stages, warps, *team in cuts:
         plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, *team)
-        if size <= 4 and (rows == 16 or rows < 2 * batch) and plan.programs(hidden) * plan.blocks(batch) <= device_processors:
+        fits = plan.programs(hidden) * plan.blocks(batch) <= device_processors
+        if fits and size <= 4 and (rows == 16 or rows < 2 * batch):  # these kernels do not compute in float64
             return plan
     return Plan(False, 32, 16, 128 // size, False, 3, 8)
 

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.checks import MisfitError, check_layer, check_rows, check_rules, check_sizes, no_second_derivative
+from noisyact.ops.recurrent.checks import (
+    MisfitError,
+    check_layer,
+    check_rows,
+    check_rules,
+    check_sizes,
+    no_second_derivative,
+)
 from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows, stack_call
 from noisyact.ops.recurrent.gpu.layers import backward, forward
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, PLAIN_STATE, CellNoise, LayerWeights, StateRules

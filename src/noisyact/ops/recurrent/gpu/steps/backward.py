@@ -8,7 +8,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, sigm, tanh, tanh_d
+from noisyact.ops.recurrent.gpu.cells import (
+    GRU,
+    LSTM,
+    draw_four,
+    gru_factors,
+    lstm_factors,
+    per_unit,
+    sigm,
+    tanh,
+    tanh_d,
+)
 from noisyact.ops.recurrent.gpu.steps.forward import POSITION
 from noisyact.ops.recurrent.gpu.steps.state import keep_masks, places, state_before, taken_back
 from noisyact.ops.recurrent.gpu.sums import add_rows

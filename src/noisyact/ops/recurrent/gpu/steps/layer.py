@@ -77,7 +77,11 @@ def layer_forward(
         "HAS_STATE": h0 is not None, "HAS_BIAS": weights.b_hh is not None, "HAS_P": weights.p is not None, "KEEP": keep,
         "KEEP_SCALES": kept_noise is not None, "PROJECTED": projected,
     }  # fmt: skip
-    settings = (kind, noise.state, noise.gate, noise.hard, seed is not None), flags, (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+    settings = (
+        (kind, noise.state, noise.gate, noise.hard, seed is not None),
+        flags,
+        (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype),
+    )
     run = _prepared(
         forward_kernel, batch, hidden, settings,
         (a, q, weights.b_hh, weights.p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, state, y, m,
@@ -141,7 +145,11 @@ def layer_backward(
         "HAS_STATE": h0 is not None, "HAS_P": p is not None, "HAS_DY": dy is not None, "HAS_DHN": dh_n is not None,
         "HAS_DCN": dc_n is not None, "PROJECTED": projected,
     }  # fmt: skip
-    settings = (kind, noise.state, noise.gate, noise.hard, seed is not None), flags, (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+    settings = (
+        (kind, noise.state, noise.gate, noise.hard, seed is not None),
+        flags,
+        (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype),
+    )
     run = _prepared(
         backward_kernel, batch, hidden, settings,
         (a, extra, y, p, seed, noise.gate_scale, noise.state_scale, h0, c0, dm if projected else dh, dy, dh_n, dc_n,
