@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """The division of a layer into programs."""
 
     persistent: bool
-    """Whether one launch runs all steps, with programs that wait for each other. Otherwise `steps` computes the layer."""
+    """Whether one launch runs all steps, with programs that wait for each other. Otherwise it runs step by step."""
     rows: int
     """The number of sequences of a program."""
     units: int

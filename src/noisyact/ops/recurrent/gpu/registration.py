@@ -131,8 +131,9 @@ def _layer_backward(
     offsets: Tensor | None, before: Tensor | None, h0: Tensor | None, c0: Tensor | None, w_ih: Tensor, w_hh: Tensor,
     p: Tensor | None, w_hr: Tensor | None, seed: Tensor | None, state_scale: Tensor, gate_scale: Tensor, kind: str,
     state: str, gate: str, hard: bool, steps: int, batch: int, reverse: bool, sizes: Sequence[int] | None,
-    wants_x: bool, wants_h0: bool, wants_weights: bool, wants_reset: bool = False, reset: Tensor | None = None, reset_h: Tensor | None = None,
-    reset_c: Tensor | None = None, places: Tensor | None = None, mask_seed: Tensor | None = None,
+    wants_x: bool, wants_h0: bool, wants_weights: bool, wants_reset: bool = False, reset: Tensor | None = None,
+    reset_h: Tensor | None = None, reset_c: Tensor | None = None, places: Tensor | None = None,
+    mask_seed: Tensor | None = None,
     zoneout_h: float = 0.0, zoneout_c: float = 0.0, recurrent_dropout: float = 0.0, first_step: int = 0,
 ) -> list[Tensor]:  # fmt: skip
     weights = LayerWeights(w_ih, w_hh, None, None, p, w_hr)

@@ -1,7 +1,7 @@
 """The state between two steps in Triton: the value before a step, zoneout, and what the next recurrent product sees.
 
-The compile-time constants are those of StateRules: RESET, whether rows may be reset, and RESET_STATE, whether to a given
-state; DROPOUT; ZONEOUT_H and ZONEOUT_C, the rates, and DRAW_MASKS, which selects masks or their expectation.
+The compile-time constants come from StateRules: RESET, whether rows may be reset, and RESET_STATE, whether to a given
+state; DROPOUT; ZONEOUT_H and ZONEOUT_C, the rates; and DRAW_MASKS, which selects masks or their expectation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.triton.normal import four_words
+from noisyact.ops.recurrent.gpu.rules import draw_words
 
 __all__ = ["end_step", "keep_masks", "mixed", "places", "state_before", "taken_back"]
 
@@ -43,10 +43,7 @@ def state_before(
 @triton.jit
 def keep_masks(seed_ptr, n, place, step):
     """The words for the masks of h and of c, int64."""
-    zero = (place[:, None] * 0 + n[None, :] * 0).to(tl.uint32)
-    seed = tl.load(seed_ptr)
-    units, rows = zero + n[None, :].to(tl.uint32), zero + place[:, None].to(tl.uint32)
-    for_h, for_c, _, _ = four_words(seed, units, rows, zero + step, zero + 2)
+    for_h, for_c = draw_words(tl.load(seed_ptr), n, place, step, 2)
     return for_h.to(tl.int64), for_c.to(tl.int64)
 
 
