@@ -35,10 +35,7 @@ def check(backend: str) -> str:
     return backend
 
 
-def choose_uncached(
-    backend: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool,
-    is_transformed: bool = False,
-) -> str:  # fmt: skip
+def choose_uncached(backend: str, device: torch.device, xi: bool, is_transformed: bool = False) -> str:
     """Choose "cpu", "triton" or "reference" for a layer or cell. A forced backend that cannot run raises an error.
 
     Code traced by torch.compile, which warns about cached functions, calls this; all other code :data:`choose`.
@@ -46,16 +43,13 @@ def choose_uncached(
     Args:
         backend: "auto", or the name of the backend to force.
         device: the input's device.
-        dtype: the input's dtype.
-        hard: whether the nonlinearities are hard.
-        projection: whether the layer has a projection.
         xi: whether the caller gives xi rather than a seed.
         is_transformed: whether a torch.func transform or forward-mode differentiation is active.
     """
     name = _of_device(device) if backend == "auto" else backend
     if name == "reference":
         return name
-    obstacle = _obstacle(name, device, dtype, hard, projection, xi, is_transformed)
+    obstacle = _obstacle(name, device, xi, is_transformed)
     if obstacle is None:
         return name
     if backend != "auto":
@@ -76,12 +70,12 @@ def why_torch_uncached(
     It uses a kernel if the kernel can run and is faster; see :mod:`noisyact.recurrent.routing`.
     """
     name = _of_device(device)
-    why = _obstacle(name, device, dtype, False, projection, False, False)
+    why = _obstacle(name, device, False, False)
     if why is not None:
         return why
     if name == "cpu":
         return routing.why_torch_on_cpu(kind, dtype, steps, projection)
-    return routing.why_torch_on_gpu(kind, dtype, batch, hidden, tf32, _processors(device))
+    return routing.why_torch_on_gpu(kind, dtype, batch, hidden, tf32, _processors(device), projection)
 
 
 why_torch = functools.lru_cache(maxsize=1024)(why_torch_uncached)
@@ -117,9 +111,7 @@ def _of_device(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else "triton"
 
 
-def _obstacle(
-    name: str, device: torch.device, dtype: torch.dtype, hard: bool, projection: bool, xi: bool, is_transformed: bool
-) -> str | None:
+def _obstacle(name: str, device: torch.device, xi: bool, is_transformed: bool) -> str | None:
     """The reason why a kernel cannot run; None if it can."""
     if is_transformed:
         return "a torch.func transform or forward-mode differentiation is active, which the kernels do not support"
@@ -131,10 +123,6 @@ def _obstacle(
         why = None if _kernels_present() else _why_no_kernels()
     if why is not None:
         return why
-    if dtype == torch.float64 and name == "triton":
-        return "the kernel computes in float32, and the input is float64"
-    if projection and name == "triton":
-        return "proj_size > 0: the kernel does not support projections"
     return "xi is given, and the kernel takes a seed" if xi else None
 
 
@@ -173,7 +161,6 @@ def _gpu_status() -> str:
 
 def _path(module: Any) -> str:
     weight = next(module.parameters())
-    projection = getattr(module, "proj_size", 0) > 0
     is_soft_layer = isinstance(module, torch.nn.RNNBase) and not module.hard and module.noise is None
     if is_soft_layer and module.backend == "auto" and not _has_masks(module):
         why = why_never(module)
@@ -181,12 +168,12 @@ def _path(module: Any) -> str:
             return f"torch's own layer, which computes the same function: {why}"
         kernels = "the C kernel" if weight.is_cpu else "the Triton kernels"
         return f"{kernels}, or torch's own layer for inputs for which that is faster"
-    arguments = (weight.device, weight.dtype, bool(module.hard), projection, False, transformed())
+    arguments = (weight.device, False, transformed())
     path = choose(str(module.backend), *arguments)
     if path == "cpu":
         return "the C kernel"
     if path == "triton":
-        return "the Triton kernels" + ("" if isinstance(module, torch.nn.RNNCellBase) else _launches(weight.device))
+        return "the Triton kernels" + ("" if isinstance(module, torch.nn.RNNCellBase) else _launches(module, weight))
     why = _obstacle(_of_device(weight.device), *arguments)
     return "torch operations, one step at a time: " + (why or "backend='reference'")
 
@@ -204,13 +191,19 @@ def _path_of_activation(module: Any) -> str:
     if dtype == torch.float64:
         return "torch operations: the kernel computes in float32, and the input is float64"
     name = _of_device(device)
-    why = _obstacle(name, device, dtype, True, False, False, transformed())
+    why = _obstacle(name, device, False, transformed())
     if why is not None:
         return f"torch operations: {why}"
     return f"{'the C kernel' if name == 'cpu' else 'the Triton kernels'} for {str(dtype).removeprefix('torch.')} input"
 
 
-def _launches(device: torch.device) -> str:
-    if processors(device):
-        return ", one launch for all steps if the layer's programs fit the GPU at once, else one launch per step"
-    return ", one launch per step: programs cannot wait for each other on this device"
+def _launches(module: Any, weight: torch.Tensor) -> str:
+    """How many launches the layer needs, and why."""
+    by_steps = "two or more launches per step, a product and a pointwise kernel"
+    if getattr(module, "proj_size", 0):
+        return f", {by_steps}: the kernels with the whole time loop have no projection"
+    if weight.dtype == torch.float64:
+        return f", {by_steps}: the kernels with the whole time loop compute in float32"
+    if not processors(weight.device):
+        return f", {by_steps}: programs cannot wait for each other on this device"
+    return f", one launch for all steps if the layer's programs fit the GPU at once, else {by_steps}"

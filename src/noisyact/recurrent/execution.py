@@ -60,7 +60,7 @@ def run_layers(
     if any((own.b_ih is None) != (own.b_hh is None) for own in weights):
         weights = [_with_both_biases(own) for own in weights]
     choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
-    path = choose(backend, x.device, x.dtype, noise.hard, weights[0].w_hr is not None, xi is not None, transformed())
+    path = choose(backend, x.device, xi is not None, transformed())
     if path == "triton" and x.shape[-2] == 0:  # without rows there is nothing to launch
         path = "reference"
     if traced() and xi is None and seeds[0] is None and (rules is None or rules[0].mask_seed is None):
@@ -185,9 +185,7 @@ def run_cell(
             raise TypeError(f"{name} must be real floating point, not {given.dtype}")
     dtype = working_dtype(a.dtype)
     choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
-    path = choose(
-        "auto" if xi is not None else backend, a.device, a.dtype, noise.hard, False, xi is not None, transformed()
-    )
+    path = choose("auto" if xi is not None else backend, a.device, xi is not None, transformed())
     if traced() and xi is None and seed is None:
         path = _exported(path, backend)
     wide_a, wide_h = a.to(dtype), h.to(dtype)

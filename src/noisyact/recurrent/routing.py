@@ -67,7 +67,7 @@ def why_torch_on_cpu(kind: str, dtype: torch.dtype, steps: int, projection: bool
 
 
 def why_torch_on_gpu(
-    kind: str, dtype: torch.dtype, batch: int, hidden: int, tf32: bool, device_processors: int
+    kind: str, dtype: torch.dtype, batch: int, hidden: int, tf32: bool, device_processors: int, projection: bool = False
 ) -> str | None:
     """The reason why torch's layer computes a call on a GPU; None if the Triton kernels are faster.
 
@@ -78,6 +78,7 @@ def why_torch_on_gpu(
         hidden: the number of units.
         tf32: whether float32 products may use TF32.
         device_processors: the number of programs that can run at once.
+        projection: whether the LSTM has a projection.
 
     >>> why_torch_on_gpu("lstm", torch.float32, 20, 650, True, 132) is None
     True
@@ -86,6 +87,10 @@ def why_torch_on_gpu(
     """
     if kind not in ("lstm", "gru"):
         return "the Triton kernels were not found to be faster than nn.RNN"
+    if projection:
+        return "the Triton kernels were not found to be faster than nn.LSTM with a projection"
+    if dtype == torch.float64:
+        return "the Triton kernels were not found to be faster in float64"
     if hidden < _UNITS_ON_GPU:
         return f"cuDNN is faster for fewer than {_UNITS_ON_GPU} units"
     if dtype == torch.float32 and not tf32:

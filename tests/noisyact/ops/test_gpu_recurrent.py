@@ -181,14 +181,12 @@ def test_modules_in_all_their_shapes(kind):
             assert off(a, b) < 1e-3, name
 
 
-def test_projections_keep_working_and_say_so():
+def test_projections_and_float64_say_how_they_run():
     layer = na.NoisyLSTM(10, 33, proj_size=5).cuda()
     assert layer(torch.randn(6, 4, 10, device="cuda"))[0].shape == (6, 4, 5)
-    assert "proj_size" in na.backend_info(layer)
-    layer.backend = "triton"
-    with pytest.raises(RuntimeError, match="proj_size"):
-        layer(torch.randn(6, 4, 10, device="cuda"))
-    assert "Triton" in na.backend_info(na.NoisyLSTM(4, 4).cuda())
+    assert "projection" in na.backend_info(layer)
+    assert "float32" in na.backend_info(na.NoisyGRU(4, 4, dtype=torch.float64).cuda())
+    assert "one launch" in na.backend_info(na.NoisyLSTM(4, 4).cuda())
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
@@ -257,10 +255,10 @@ def test_the_operators_keep_torchs_rules(kind):
     for packed in (False, True):
         case = Case(kind, 3, 4, 20, packed=packed, device="cuda")
         offsets, before = (None, None) if not packed else packed_rows(tuple(case.sizes), False, case.x.device)
-        scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
+        scales, sizes = (case.cell_noise.state_scale, case.cell_noise.gate_scale), case.sizes if packed else None
         tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p,
-                   case.seed, *scales)  # fmt: skip
-        torch.library.opcheck(registration._layer, (*tensors, kind, text, text, True, 3, 4, False, True))
+                   case.w_hr, case.seed, *scales)  # fmt: skip
+        torch.library.opcheck(registration._layer, (*tensors, kind, text, text, True, 3, 4, False, sizes, True))
 
 
 def test_autocast_computes_in_its_dtype():

@@ -19,6 +19,7 @@ TESTS = Path(__file__).parents[2] / "support" / "kernels"
         ("recurrent", "registers or wait_for or in_the_launch"),
         ("recurrent", "in_parts or one_slice"),
         ("recurrent", "cells or rules or compiled or above_each_other"),
+        ("steps", None),
     ],
 )
 def test_kernels_in_the_interpreter(names, part):

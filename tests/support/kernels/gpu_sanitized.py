@@ -38,6 +38,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROCESSORS = processors(torch.device(DEVICE)) if DEVICE == "cuda" else 132
 SHORT = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter cannot multiply bfloat16
 SEED = torch.tensor(2**61 + 12345, device=DEVICE)
+RULES = {"share": 0.4, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
 
 Run = Callable[[], list[Tensor]]
 
@@ -89,7 +90,7 @@ def cells() -> Iterator[tuple[str, Run]]:
 
 
 def layers() -> Iterator[tuple[str, Run]]:
-    """Forward and backward of layers: all steps in one launch, weights in registers or in parts, or a launch a step."""
+    """Forward and backward of layers: all steps in one launch, weights in registers or in parts, or step by step."""
     small, odd = {"hidden": 40, "inputs": 16}, {"hidden": 37, "inputs": 7}
     large = {"hidden": 300 if DEVICE == "cuda" else 270, "inputs": 9}
     packed, reverse = {**odd, "packed": True}, {**odd, "reverse": True, "state": False}
@@ -103,11 +104,18 @@ def layers() -> Iterator[tuple[str, Run]]:
         ("one launch, reverse", PROCESSORS, "lstm", "nan", reverse),
         ("one launch, 16 bits", PROCESSORS, "lstm", "nah", short),
         ("one launch, soft", PROCESSORS, "lstm", "nah", soft),
-        ("a launch a step", 0, "lstm", "nah", odd),
-        ("a launch a step", 0, "gru", "nah", packed),
-        ("a launch a step", 0, "rnn_relu", "nah", odd),
-        ("a launch a step, weights in parts", 0, "lstm", "nah", large),
-        ("a launch a step, weights in parts", 0, "gru", "nan", {**large, "packed": True}),
+        ("step by step", 0, "lstm", "nah", odd),
+        ("step by step", 0, "gru", "nah", packed),
+        ("step by step", 0, "rnn_relu", "nah", odd),
+        ("step by step", 0, "lstm", "nah", large),
+        ("step by step", 0, "gru", "nan", {**large, "packed": True}),
+        ("step by step", 0, "lstm", "nah", {**odd, "dtype": torch.float64}),
+        ("step by step", 0, "gru", "nanil", {**odd, "dtype": torch.float64, "reverse": True}),
+        ("step by step", 0, "lstm", "nah", {**odd, "projection": 11}),
+        ("step by step", 0, "lstm", "nah", {**packed, "projection": 11, "dtype": torch.float64}),
+        ("step by step", 0, "lstm", "nah", {**odd, **RULES}),
+        ("step by step", 0, "gru", "nah", {**odd, **RULES, "reverse": True}),
+        ("step by step", 0, "lstm", "nah", {**odd, **RULES, "projection": 11}),
     ]
     if DEVICE == "cuda":  # the interpreter takes minutes for these
         cases += [
@@ -133,7 +141,7 @@ def layers() -> Iterator[tuple[str, Run]]:
 
 @contextlib.contextmanager
 def planned_for(room: int) -> Iterator[None]:
-    """A region in which layers are planned for this many processors; 0 means one launch for each step."""
+    """A region in which layers are planned for this many processors; 0 means a product and a kernel for each step."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("forward_plan", "backward_plan"):
             chosen = getattr(gpu, name)

@@ -1,7 +1,6 @@
 """The GPU kernels of the recurrent layers and cells by Triton's interpreter: test_interpreted_kernels.py starts these.
 
-The interpreter runs one program after the other, so most run here a step a launch; some run all steps in one, their
-programs in turns.
+All steps are in one launch, whose programs wait for each other: they run in turns.
 """
 
 import pytest
@@ -72,6 +71,7 @@ def test_layers_equal_the_reference(case, plan, monkeypatch):
     forward, backward = PLANS[plan](case)
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
     monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)
+    take_turns(monkeypatch)
     mine = check_case(case)
     if plan == "registers":
         with torch.no_grad():
@@ -98,7 +98,7 @@ RULED = [
 ]
 
 
-@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("case", RULED, ids=lambda case: f"{case.kind}-{case.features()}")
 def test_layers_with_rules_equal_the_reference(case):
     mine = check_case(case)
@@ -291,24 +291,28 @@ def test_cells_equal_the_reference(kind, draw, hard, monkeypatch):
 OPERATORS = [(kind, *form) for kind in ("lstm", "gru", "rnn_tanh") for form in ((False, True, {}), (True, False, {}))]
 
 
-@pytest.mark.parametrize(("kind", "packed", "state", "rules"), [*OPERATORS, ("lstm", False, False, ALL)])
+@pytest.mark.parametrize(
+    ("kind", "packed", "state", "rules"),
+    [*OPERATORS, ("lstm", False, False, ALL), ("lstm", True, True, {"projection": 2})],
+)
 def test_the_operators_keep_torchs_rules(kind, packed, state, rules):
     text = str(na.NAH())
     case = Case(kind, 2, 2, 3, packed=packed, state=state, inputs=2, **rules)
     offsets, before = packed_rows(tuple(case.sizes), False, case.x.device) if packed else (None, None)
     scales = (case.cell_noise.state_scale, case.cell_noise.gate_scale)
-    tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p)
+    tensors = (case.x, offsets, before, case.h0, case.c0, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p, case.w_hr)
+    sizes = case.sizes if packed else None
     torch.library.opcheck(
         registration._layer,
-        (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, True, *(case.rules() or ())),
+        (*tensors, case.seed, *scales, kind, text, text, True, 2, 2, False, sizes, True, *(case.rules() or ())),
     )
 
 
 def test_compiled_with_gradients():
     case = Case("lstm", 2, 2, 4, state=False, **ALL)
-    arguments = (case.x, None, None, None, None, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p, case.seed)
+    arguments = (case.x, *[None] * 4, case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p, None, case.seed)
     scales, text = (case.cell_noise.state_scale, case.cell_noise.gate_scale), str(na.NAH())
-    settings = ("lstm", text, text, True, 2, 2, False, True, *case.rules())
+    settings = ("lstm", text, text, True, 2, 2, False, None, True, *case.rules())
 
     def run():
         return registration._layer(*arguments, *scales, *settings)[:3]

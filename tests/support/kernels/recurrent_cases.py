@@ -30,6 +30,7 @@ class Case:
     has_p: bool = True
     draw: bool = True
     inputs: int = 5
+    projection: int = 0
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     share: float | None = None
@@ -51,13 +52,15 @@ class Case:
             later = sorted(torch.randint(1, self.batch + 1, (self.steps - 1,)).tolist(), reverse=True)
             self.sizes = [self.batch, *later]
         rows, h = sum(self.sizes), self.hidden
-        scale = 1 / h**0.5  # so that errors do not grow from step to step, and half of all units saturate
+        output = self.projection or h
+        scale = 1 / output**0.5  # so that errors do not grow from step to step, and half of all units saturate
         self.x = self._leaf(rows, self.inputs)
-        self.h0 = self._leaf(self.batch, h) if self.state else None
+        self.h0 = self._leaf(self.batch, output) if self.state else None
         self.c0 = self._leaf(self.batch, h) if self.state and self.kind == "lstm" else None
-        self.w_ih, self.w_hh = self._leaf(gates * h, self.inputs, scale=0.7), self._leaf(gates * h, h, scale=scale)
+        self.w_ih, self.w_hh = self._leaf(gates * h, self.inputs, scale=0.7), self._leaf(gates * h, output, scale=scale)
         self.b_ih, self.b_hh = (self._leaf(gates * h) if self.bias else None for _ in range(2))
         self.p = self._leaf(count * h) if self.has_p else None
+        self.w_hr = self._leaf(output, h, scale=2 / h**0.5) if self.projection else None
         self.seed = torch.tensor(2**62 + 12345, device=self.device) if self.draw else None
         state = None if self.noise is None else na.scheme(self.noise)
         gate = state if self.gate_noise is None else na.scheme(self.gate_noise)
@@ -67,7 +70,7 @@ class Case:
         if self.share is not None:
             self.reset = (torch.rand(self.steps, self.batch) < self.share).to(self.device)
             if self.learned:
-                self.reset_h = self._leaf(self.batch, h)
+                self.reset_h = self._leaf(self.batch, output)
                 self.reset_c = self._leaf(self.batch, h) if self.kind == "lstm" else None
         if self.places:
             self.rows = (torch.randint(2**40, (self.batch,)) - 2**39).to(self.device)
@@ -78,7 +81,7 @@ class Case:
         return values.to(self.dtype).to(self.device).requires_grad_()
 
     def leaves(self):
-        names = ("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "p", "reset_h", "reset_c")
+        names = ("x", "h0", "c0", "w_ih", "w_hh", "b_ih", "b_hh", "p", "w_hr", "reset_h", "reset_c")
         named = {n: getattr(self, n) for n in names}
         return {name: leaf for name, leaf in named.items() if leaf is not None}
 
@@ -101,7 +104,7 @@ class Case:
     def by_kernels(self):
         """The results of the GPU's kernels."""
         h, c = (None if state is None else state.unsqueeze(0) for state in (self.h0, self.c0))
-        layer = LayerWeights(self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.p)
+        layer = LayerWeights(self.w_ih, self.w_hh, self.b_ih, self.b_hh, self.p, self.w_hr)
         rules = self.rules()
         y, h_n, c_n = gpu.layers(
             self.kind, self.sizes, self.x, h, c, [layer], [self.seed], self.cell_noise, self.reverse,
@@ -115,11 +118,13 @@ class Case:
         count = NONLINEARITIES[self.kind]
         xi = None
         if self.draw:
+            number = torch.float64 if self.dtype is torch.float64 else torch.float32
             places = recurrent_positions(self.sizes, self.x.device, self.first_step, self.rows)
-            xi = recurrent_normal(self.seed, *places, count, self.hidden).double()
-        zeros = wide["x"].new_zeros(self.batch, self.hidden)
+            xi = recurrent_normal(self.seed, *places, count, self.hidden, number).double()
+        zeros = wide["x"].new_zeros(self.batch, self.projection or self.hidden)
+        zeros_c = wide["x"].new_zeros(self.batch, self.hidden)
         weights = LayerWeights(*(wide.get(name) for name in LayerWeights._fields))
-        h, c = wide.get("h0", zeros), wide.get("c0", zeros) if self.kind == "lstm" else None
+        h, c = wide.get("h0", zeros), wide.get("c0", zeros_c) if self.kind == "lstm" else None
         rules = self.rules(wide)
         y, h_n, c_n = reference.layer(
             self.kind, wide["x"], self.sizes, h, c, weights, xi, self.cell_noise, self.reverse,
@@ -136,16 +141,18 @@ class Case:
         return dict(zip(leaves, found, strict=True))
 
 
+PROCESSORS = 132
+"""Those of an H200: the plans of the cases have all steps in one launch."""
 PLANS = {
     "registers": lambda case: (
-        forward_plan(case.kind, case.batch, case.hidden, 4, 0),
-        backward_plan(case.kind, case.batch, case.hidden, 4, 0),
+        forward_plan(case.kind, case.batch, case.hidden, 4, PROCESSORS),
+        backward_plan(case.kind, case.batch, case.hidden, 4, PROCESSORS),
     ),
     "in_parts": lambda case: (
-        Plan(False, 16, 16, 16, False, 1, 4),
-        Plan(False, 16, 16, 16, False, 1, 4, 4),
+        Plan(True, 16, 16, 16, False, 1, 4),
+        Plan(True, 16, 16, 16, False, 1, 4, 4),
     ),
-    "one_slice": lambda case: (Plan(False, 16, 16, 16, False, 1, 4), Plan(False, 32, 16, 16, False, 1, 4, 1)),
+    "one_slice": lambda case: (Plan(True, 16, 16, 16, False, 1, 4), Plan(True, 32, 16, 16, False, 1, 4, 1)),
 }
 
 

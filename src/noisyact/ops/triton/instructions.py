@@ -1,6 +1,7 @@
 """Elementary float32 functions as single GPU instructions. Triton's own functions are more accurate but slower.
 
-Triton's interpreter, which needs no GPU, uses the exact functions. The instructions flush subnormal numbers to 0.
+Triton's interpreter, which needs no GPU, and float64 use the exact functions. The instructions flush subnormal numbers
+to 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _instruction(NAME: tl.constexpr, x):
 @triton.jit
 def exp2(x):
     """2^x, relative error 2^-22."""
-    if INTERPRETED:
+    if INTERPRETED or x.dtype == tl.float64:
         return tl.exp2(x)
     else:
         return _instruction("ex2.approx.ftz.f32", x)
@@ -30,7 +31,7 @@ def exp2(x):
 @triton.jit
 def log2(x):
     """The base-2 logarithm, with an error of 2^-22: absolute for x in (1/2, 2), relative elsewhere."""
-    if INTERPRETED:
+    if INTERPRETED or x.dtype == tl.float64:
         return tl.log2(x)
     else:
         return _instruction("lg2.approx.ftz.f32", x)
@@ -39,7 +40,7 @@ def log2(x):
 @triton.jit
 def reciprocal(x):
     """1 / x, with an error of one unit in the last place; exact for powers of two."""
-    if INTERPRETED:
+    if INTERPRETED or x.dtype == tl.float64:
         return 1.0 / x
     else:
         return _instruction("rcp.approx.ftz.f32", x)
@@ -48,7 +49,7 @@ def reciprocal(x):
 @triton.jit
 def square_root(x):
     """The square root, relative error 2^-23."""
-    if INTERPRETED:
+    if INTERPRETED or x.dtype == tl.float64:
         return tl.sqrt(x)
     else:
         return _instruction("sqrt.approx.ftz.f32", x)
@@ -57,7 +58,7 @@ def square_root(x):
 @triton.jit
 def cosine(x):
     """The cosine of x in [-pi, pi], absolute error 2^-20.5."""
-    if INTERPRETED:
+    if INTERPRETED or x.dtype == tl.float64:
         return tl.cos(x)
     else:
         return _instruction("cos.approx.ftz.f32", x)
@@ -66,7 +67,7 @@ def cosine(x):
 @triton.jit
 def sine(x):
     """The sine of x in [-pi, pi], absolute error 2^-20.5."""
-    if INTERPRETED:
+    if INTERPRETED or x.dtype == tl.float64:
         return tl.sin(x)
     else:
         return _instruction("sin.approx.ftz.f32", x)

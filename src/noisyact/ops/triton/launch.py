@@ -7,7 +7,7 @@ the same kinds and calls it with bare addresses, as Triton itself finally does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -61,6 +61,42 @@ class Launcher:
             *blocks, stream, compiled.function, compiled.packed_metadata, None, None, None, *addresses, *numbers,
             *self._tail,
         )  # fmt: skip
+
+    def prepared(self, tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]) -> Callable[..., None]:
+        """A function that launches the kernel with these arguments again and again, with less host overhead.
+
+        It takes a grid of two dimensions and the kernel's last integers, for which the kernel must not be specialized
+        and which must be below 2^31. It holds for the current stream, and for as long as the tensors have memory.
+        """
+        addresses = [t if t is None or type(t) is float else t.data_ptr() for t in tensors]
+        if 0 in addresses:
+            _check_memory(tensors)
+        key = (_kinds(numbers), *map(_LOW_BITS, addresses))
+        start: Any = None
+        head: tuple = ()
+
+        def launch(grid: tuple[int, int], *last: int) -> None:
+            nonlocal start, head
+            if start is not None:
+                start(*grid, 1, *head, *last, *self._tail)
+                return
+            device = torch._C._cuda_getDevice() if self._compiled else None
+            compiled = self._compiled.get((device, *key))
+            if compiled is None:
+                compiled = self._kernel[grid](*tensors, *numbers, *last, **self._constants)
+                if compiled is not None:  # the interpreter returns None
+                    self._compiled[(torch.cuda.current_device(), *key)] = compiled
+            elif _watched():
+                compiled[(*grid, 1)](*addresses, *numbers, *last, *self._tail)
+            else:
+                stream = torch._C._cuda_getCurrentRawStream(device)
+                head = (
+                    stream, compiled.function, compiled.packed_metadata, None, None, None, *addresses, *numbers
+                )  # fmt: skip
+                start = compiled.run
+                start(*grid, 1, *head, *last, *self._tail)
+
+        return launch
 
 
 def _check_memory(tensors: Sequence[Tensor | float | None]) -> None:

@@ -37,12 +37,21 @@ def _product(c, FACTOR: tl.constexpr):
 
 
 @triton.jit
-def normal_pair(w0, w1):
-    """Box-Muller: the radius from 31 bits, never exactly 0; the angle from 32 bits as a signed fraction of 2 pi."""
-    u = (w0 >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
-    radius = square_root(_minus_two_logarithm(u))
-    angle = w1.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09  # 2 pi / 2^32
-    return radius * cosine(angle), radius * sine(angle)
+def normal_pair(w0, w1, NUMBER: tl.constexpr = tl.float32):
+    """Box-Muller: the radius from 31 bits, never exactly 0; the angle from 32 bits as a signed fraction of 2 pi.
+
+    NUMBER is the dtype of the result, float32 or float64.
+    """
+    if NUMBER == tl.float64:
+        wide = ((w0 >> 1).to(tl.float64) + 0.5) * 4.656612873077393e-10  # 2^-31
+        turn = w1.to(tl.int32, bitcast=True).to(tl.float64) * 1.4629180792671596e-09  # 2 pi / 2^32
+        length = tl.sqrt(tl.log(wide) * -2.0)
+        return length * tl.cos(turn), length * tl.sin(turn)
+    else:
+        u = (w0 >> 1).to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
+        radius = square_root(_minus_two_logarithm(u))
+        angle = w1.to(tl.int32, bitcast=True).to(tl.float32) * 1.4629180792671596e-09  # 2 pi / 2^32
+        return radius * cosine(angle), radius * sine(angle)
 
 
 @triton.jit

@@ -32,7 +32,7 @@ LARGEST = tl.constexpr(3.4028234663852886e38)
 def expected_epsilon(like, SCHEME: tl.constexpr):
     """E[epsilon] of a scheme, in the shape of a tensor."""
     if SCHEME == NAH or SCHEME == NAH_MEAN:
-        return tl.full(like.shape, MEAN_HALF_NORMAL, tl.float32)
+        return tl.full(like.shape, MEAN_HALF_NORMAL, like.dtype)
     return tl.zeros_like(like)
 
 
@@ -121,7 +121,11 @@ def _t(p, depth):
 @triton.jit
 def _with_sign(v, x):
     """sgn(x) v by the sign bit of x. At x = 0, where the sign bit may be wrong, v is 0."""
-    return (v.to(tl.int32, bitcast=True) ^ (x.to(tl.int32, bitcast=True) & -0x80000000)).to(tl.float32, bitcast=True)
+    if v.dtype == tl.float64:
+        return tl.where(x < 0.0, -v, v)
+    else:
+        bits = v.to(tl.int32, bitcast=True) ^ (x.to(tl.int32, bitcast=True) & -0x80000000)
+        return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -211,7 +215,7 @@ def phi(
     x, p, epsilon, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, SLOPE: tl.constexpr,
     OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
-    """The noisy activation, float32; epsilon is xi, or |xi| for NAH, or its expectation."""
+    """The noisy activation, float32 or float64; epsilon is xi, or |xi| for NAH, or its expectation."""
     if SCHEME == NONE:
         return _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
     elif SCHEME == NANI or SCHEME == NANIS:

@@ -31,6 +31,12 @@ class StackCall(NamedTuple):
     reverse: bool
     rules: Sequence[StateRules] | None = None
     """One for each layer, all with the same features; None for layers without any."""
+    sizes: tuple[int, ...] | None = None
+    """The number of rows at each step. None if all steps have the same size."""
+
+    def every_size(self) -> tuple[int, ...]:
+        """The number of rows at each step."""
+        return (self.batch,) * self.steps if self.sizes is None else self.sizes
 
 
 def stack_call(
@@ -40,7 +46,8 @@ def stack_call(
     """The call for the given number of rows at each step."""
     batch = sizes[0]
     offsets, before = (None, None) if sizes[-1] == batch else packed_rows(tuple(sizes), reverse, device)
-    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse, rules)
+    packed = None if offsets is None else tuple(sizes)
+    return StackCall(kind, noise, seeds, len(sizes), batch, offsets, before, reverse, rules, packed)
 
 
 def extra_rows(kind: str, rows: int, zoneout_c: float) -> int:

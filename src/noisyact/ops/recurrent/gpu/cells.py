@@ -2,7 +2,7 @@
 
 They must equal reference.py. The compile-time constants are KIND; GATE (a scheme's code), GATE_LEAK and GATE_CLIP of
 the sigmoids; STATE, STATE_LEAK and STATE_CLIP of the tanh; IS_HARD; and DRAW, which selects xi or its expectation. All
-numbers are float32.
+numbers are float32 or, in a layer of float64, float64; NUMBER is this dtype.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ LSTM, GRU, RNN_TANH, RNN_RELU = (tl.constexpr(code) for code in range(4))
 
 
 @triton.jit
-def per_unit(pointer, n, inside, PRESENT: tl.constexpr, otherwise: tl.constexpr):
+def per_unit(
+    pointer, n, inside, PRESENT: tl.constexpr, otherwise: tl.constexpr, NUMBER: tl.constexpr = tl.float32
+):  # fmt: skip
     """Load one number for each unit, [1, units]; `otherwise` if the tensor is not PRESENT."""
     if PRESENT:
-        return tl.load(pointer + n, mask=inside, other=0.0).to(tl.float32)[None, :]
-    return (n[None, :] * 0).to(tl.float32) + otherwise
+        return tl.load(pointer + n, mask=inside, other=0.0).to(NUMBER)[None, :]
+    return (n[None, :] * 0).to(NUMBER) + otherwise
 
 
 @triton.jit
-def draw_four(seed, unit, row, step, block: tl.constexpr):
+def draw_four(seed, unit, row, step, block: tl.constexpr, NUMBER: tl.constexpr = tl.float32):
     """The four normals of counter (unit, row, step, block) for every row and unit."""
     zero = (row[:, None] * 0 + unit[None, :] * 0).to(tl.uint32)
     w0, w1, w2, w3 = four_words(
         seed, zero + unit[None, :].to(tl.uint32), zero + row[:, None].to(tl.uint32), zero + step, zero + block
     )
-    n0, n1 = normal_pair(w0, w1)
-    n2, n3 = normal_pair(w2, w3)
+    n0, n1 = normal_pair(w0, w1, NUMBER)
+    n2, n3 = normal_pair(w2, w3, NUMBER)
     return n0, n1, n2, n3
 
 
@@ -97,7 +99,7 @@ def lstm_values(
     go = sigm(a3, p3, xi3, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     c = gf * c + gi * gg
     kept = c.to(dtype)
-    out = tanh(kept.to(tl.float32), p4, xi4, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
+    out = tanh(kept.to(c.dtype), p4, xi4, state_scale, LSTM, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
     return go * out, c, kept
 
 
@@ -132,7 +134,7 @@ def gru_values(
     """The new h and the candidate's pre-activation. a0 and a1 are complete; a2 is the input's part of it."""
     r = sigm(a0, p0, xi0, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
     z = sigm(a1, p1, xi1, gate_scale, GATE, GATE_LEAK, GATE_CLIP, IS_HARD, DRAW)
-    a2 = (a2 + r * q).to(dtype).to(tl.float32)
+    a2 = (a2 + r * q).to(dtype).to(h.dtype)
     candidate = tanh(a2, p2, xi2, state_scale, GRU, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
     return candidate + z * (h - candidate), a2
 

@@ -20,27 +20,9 @@ from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, Layer
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
-    "Backward", "BackwardBuffers", "Buffers", "Forward", "ProductsAsCudnn", "backward_buffers", "check_alarm",
+    "Backward", "BackwardBuffers", "Buffers", "Forward", "backward_buffers", "check_alarm",
     "forward_buffers", "layer_backward", "layer_forward", "rules_of",
 ]  # fmt: skip
-
-
-class ProductsAsCudnn:
-    """A context manager in which float32 products use TF32 if cuDNN does.
-
-    nn.LSTM follows cuDNN's setting, and torch.mm has another one. Both are settings of torch.backends, accessed here
-    with less host overhead.
-    """
-
-    def __enter__(self) -> None:
-        self._before, wanted = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
-        self._changed = self._before != wanted
-        if self._changed:
-            torch._C._set_cublas_allow_tf32(wanted)
-
-    def __exit__(self, *error: object) -> None:
-        if self._changed:
-            torch._C._set_cublas_allow_tf32(self._before)
 
 
 _FORWARD_FLAGS = (
@@ -221,7 +203,7 @@ def layer_forward(
 
     Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse, given), plan, sizes, h0, c0, keep, kept, buffers, _ = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, given, _), plan, sizes, h0, c0, keep, kept, buffers, _ = run
     rules = NO_RULES if run.rules is None else run.rules[index]
     w_ih, w_hh, b_ih, b_hh, p, _ = weights
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
@@ -285,7 +267,7 @@ def layer_backward(
         x: the input, if the launch also computes the products; else None.
         wants_x: whether the gradient of x is needed.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse, _), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, *_ = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, *_ = run
     rules, buffers = NO_RULES if run.rules is None else run.rules[index], run.buffers
     (y, a, extra), p, w_hh = kept, weights.p, weights.w_hh
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]

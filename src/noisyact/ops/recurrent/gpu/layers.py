@@ -17,14 +17,17 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
+from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn, recurrent_weights, ruled_weights
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
 from noisyact.ops.triton import on
 
 __all__ = ["backward", "forward", "layers"]
 
-_TENSORS = 5
-"""The number of weights of a layer that get gradients: w_ih, w_hh, b_ih, b_hh, p."""
+_TENSORS = len(LayerWeights._fields)
+"""The number of weights of a layer that get gradients."""
+_PRODUCTS = tuple(map(LayerWeights._fields.index, ("w_ih", "w_hh", "w_hr")))
+"""The places of the weights whose gradients are products over all steps."""
 _RULES_TENSORS = 5
 """The number of tensors of a layer's rules: reset, reset_h, reset_c, rows, mask_seed. The second and third get
 gradients.
@@ -46,7 +49,7 @@ def layers(
     """
     call = stack_call(kind, sizes, seeds, noise, reverse, x.device, rules)
     if torch.is_grad_enabled():
-        flat = [tensor for layer in weights for tensor in layer[:_TENSORS]]
+        flat = [tensor for layer in weights for tensor in layer]
         if rules is not None:
             flat += [tensor for own in rules for tensor in own[:_RULES_TENSORS]]
         return _EagerLayers.apply(call, x, h, c, *flat)  # pyright: ignore[reportReturnType]
@@ -61,6 +64,14 @@ def _launches() -> Any:
     return launches
 
 
+@functools.cache
+def _steps() -> Any:
+    """The module for layers step by step, which imports Triton too."""
+    from noisyact.ops.recurrent.gpu.steps import stack
+
+    return stack
+
+
 def forward(
     call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
     kept_noise: CellNoise | None = None,
@@ -71,15 +82,18 @@ def forward(
         keep: whether backward will follow.
         kept_noise: receives the scales that the kernels used.
     """
-    launches = _launches()
     kind, batch, hidden, count = call.kind, call.batch, weights[0].w_hh.shape[1], len(weights)
     size, device = x.element_size(), x.device
     plan = forward_plan(kind, batch, hidden, size, processors(device))
+    if not plan.persistent or weights[0].w_hr is not None:
+        own = [LayerWeights(*map(_contiguous, layer)) for layer in weights]
+        return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise)
+    launches = _launches()
     sizes = forward_sizes(plan, batch, hidden, size)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     kept = [x]
     launches.check_alarm()
-    with on(device), launches.ProductsAsCudnn():
+    with on(device), ProductsAsCudnn():
         buffers = launches.forward_buffers(kind, x, count, batch, hidden, plan, sizes)
         rules = launches.rules_of(call, hidden)
         run = launches.Forward(call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers, rules)
@@ -110,7 +124,6 @@ def backward(
         gradients: the gradients of h of the last layer at every step, and of the final h and c of all layers.
         kept: the last result of :func:`forward`.
     """
-    launches = _launches()
     (dy, dh_n, dc_n), x, count = gradients, kept[0], len(weights)
     kind, batch, (wide, hidden) = call.kind, call.batch, weights[0].w_hh.shape
     size, device = x.element_size(), x.device
@@ -118,9 +131,13 @@ def backward(
     sizes = backward_sizes(plan, kind, batch, hidden, size)
     h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
+    if not plan.persistent or weights[0].w_hr is not None:
+        own, given = [LayerWeights(*map(_contiguous, layer)) for layer in weights], (_contiguous(dy), dh_n, dc_n)
+        return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights, wants_reset)
     found: list[Tensor | None] = []
+    launches = _launches()
     launches.check_alarm()
-    with on(device), launches.ProductsAsCudnn():
+    with on(device), ProductsAsCudnn():
         has_p = weights[0].p is not None
         buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, wants_reset, plan, sizes)
         all_rules = launches.rules_of(call, hidden)
@@ -143,12 +160,12 @@ def backward(
                     h = None if h0 is None else h0[index]
                     dw_ih = torch.mm(d_ih.t(), below)
                     if rules is not None and rules.change_product():
-                        dw_hh = _ruled_weights(buffers.dgates[:, -wide:], y, h, call, rules)
+                        dw_hh = ruled_weights(buffers.dgates[:, -wide:], y, h, call, rules)
                     else:
-                        dw_hh = _recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
+                        dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
                 dx = torch.mm(d_ih, own.w_ih) if wants_below else None
             dy = dx
-            found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp)
+            found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp, None)
     of_states = [*((buffers.dh0, buffers.dc0) if wants_h0 else (None, None)), buffers.dreset_h, buffers.dreset_c]
     if not plan.persistent:
         of_states = [None if d is None else d.to(x.dtype) for d in of_states]
@@ -157,49 +174,6 @@ def backward(
 
 def _contiguous(tensor: Any) -> Any:
     return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
-
-
-def _recurrent_weights(dgates: Tensor, wide: int, y: Tensor, h0: Any, before: Any, batch: int, reverse: bool) -> Tensor:
-    """The gradient of W_hh: the product of each row's gradient, the last columns of `dgates`, and the previous h."""
-    rows, width = dgates.shape
-    hidden, column = y.shape[-1], width - wide
-    if before is not None:
-        first = y.new_zeros(batch, hidden) if h0 is None else h0
-        return torch.mm(dgates[:, column:].t(), torch.cat([y, first])[before])
-    count = rows - batch
-    after, earlier, entry = (0, batch, count) if reverse else (batch, 0, 0)
-    # as_strided replaces three views, because host overhead dominates small networks.
-    later = dgates.as_strided((wide, count), (1, width), after * width + column)
-    gradient = torch.mm(later, y.as_strided((count, hidden), (hidden, 1), y.storage_offset() + earlier * hidden))
-    if h0 is None:
-        return gradient
-    return gradient.addmm_(dgates.as_strided((wide, batch), (1, width), entry * width + column), h0)
-
-
-def _ruled_weights(dgates: Tensor, y: Tensor, h0: Any, call: StackCall, rules: Any) -> Tensor:
-    """The gradient of W_hh where resets or recurrent dropout change what the recurrent product sees.
-
-    Args:
-        dgates: [rows, gates H], the gradients of W_hh h.
-        y: h at every step.
-        h0: [batch, H], the initial h; None for zeros.
-        rules: the layer's :class:`KernelRules`.
-    """
-    hidden, batch = y.shape[-1], call.batch
-    if call.offsets is not None and call.before is not None:  # without resets
-        first = y.new_zeros(batch, hidden) if h0 is None else h0
-        sizes = call.offsets.diff()
-        starts = torch.repeat_interleave(call.offsets[:-1], sizes, output_size=len(dgates))
-        place = torch.arange(len(dgates), device=y.device) - starts
-        return torch.mm(dgates.t(), rules.times_dropout(torch.cat([y, first])[call.before], place))
-    every, by_step = y.view(-1, batch, hidden), dgates.unflatten(0, (-1, batch))
-    later, earlier, entry = slice(1, None), slice(0, -1), 0
-    if call.reverse:
-        later, earlier, entry = earlier, later, -1
-    before = rules.seen(every[earlier], later)
-    gradient = torch.mm(by_step[later].flatten(0, 1).t(), before.flatten(0, 1))
-    first = rules.seen_at_first(h0, call.reverse)
-    return gradient if first is None else gradient.addmm_(by_step[entry].t(), first)
 
 
 class _EagerLayers(torch.autograd.Function):
@@ -225,7 +199,7 @@ class _EagerLayers(torch.autograd.Function):
         weights, wants_reset = _weights(saved, ctx.call), any(wants[_TENSORS * count :])
         dx, gradients, (dh0, dc0, *of_resets) = backward(
             ctx.call, grad_outputs, h0, c0, weights, saved[n + count :], wants_x, wants_h0 or wants_c0,
-            any(wants[: _TENSORS * count : _TENSORS] + wants[1 : _TENSORS * count : _TENSORS]), wants_reset,
+            any(any(wants[place : _TENSORS * count : _TENSORS]) for place in _PRODUCTS), wants_reset,
         )  # fmt: skip
         if dx is not None and len(ctx.form) == 3:
             dx = dx.view(*ctx.form)  # unpacked, because passing a torch.Size takes twice as long

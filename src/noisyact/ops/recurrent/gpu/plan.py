@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """The division of a layer into programs."""
 
     persistent: bool
-    """Whether one launch runs all steps, with programs that wait for each other. Otherwise each step is a launch."""
+    """Whether one launch runs all steps, with programs that wait for each other. Otherwise it runs step by step."""
     rows: int
     """The number of sequences of a program."""
     units: int
@@ -118,7 +118,8 @@ def _first_that_fits(
 ) -> Plan:
     for rows, units, depth, stages, warps, *team in cuts:
         plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, *team)
-        if (rows == 16 or rows < 2 * batch) and plan.programs(hidden) * plan.blocks(batch) <= device_processors:
+        fits = plan.programs(hidden) * plan.blocks(batch) <= device_processors
+        if fits and size <= 4 and (rows == 16 or rows < 2 * batch):  # these kernels do not compute in float64
             return plan
     return Plan(False, 32, 16, 128 // size, False, 3, 8)
 

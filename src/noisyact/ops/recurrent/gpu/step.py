@@ -38,7 +38,7 @@ def _forward_kernel(
     KIND: tl.constexpr, HAS_P: tl.constexpr, KEEP_SCALES: tl.constexpr, HAS_ROWS: tl.constexpr, DRAW: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr,
+    NUMBER: tl.constexpr, BB: tl.constexpr, BU: tl.constexpr,
 ):  # fmt: skip
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     m = tl.program_id(0) * BB + tl.arange(0, BB)
@@ -47,41 +47,44 @@ def _forward_kernel(
     inside = (m < B)[:, None] & in_units[None, :]
     tile = m.to(tl.int64)[:, None] * H + n[None, :]
     row = m.to(tl.int64)[:, None] * (G * H) + n[None, :]
-    gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
+    gate_scale, state_scale = tl.load(gate_scale_ptr).to(NUMBER), tl.load(state_scale_ptr).to(NUMBER)
     if KEEP_SCALES:
         if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
             tl.store(kept_gate_scale_ptr, gate_scale)
             tl.store(kept_state_scale_ptr, state_scale)
-    xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
+    zero = tl.zeros((BB, BU), NUMBER)
+    xi0, xi1, xi2, xi3, xi4 = zero, zero, zero, zero, zero
     if DRAW:
         seed, place = tl.load(seed_ptr), m
         if HAS_ROWS:
             place = tl.load(rows_ptr + m, mask=m < B, other=0).to(tl.uint32)
-        xi0, xi1, xi2, xi3 = draw_four(seed, n, place, first_step, 0)
+        xi0, xi1, xi2, xi3 = draw_four(seed, n, place, first_step, 0, NUMBER)
         if KIND == LSTM:
-            xi4, _, _, _ = draw_four(seed, n, place, first_step, 1)
-    a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
-    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
+            xi4, _, _, _ = draw_four(seed, n, place, first_step, 1, NUMBER)
+    a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(NUMBER)
+    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0, NUMBER)
     if G > 1:
-        a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
-        a2 = tl.load(a_ptr + row + 2 * H, mask=inside, other=0.0).to(tl.float32)
-        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
+        a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(NUMBER)
+        a2 = tl.load(a_ptr + row + 2 * H, mask=inside, other=0.0).to(NUMBER)
+        p1 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0, NUMBER)
+        p2 = per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0, NUMBER)
     if KIND == LSTM:
-        a3 = tl.load(a_ptr + row + 3 * H, mask=inside, other=0.0).to(tl.float32)
-        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
-        c = tl.load(c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        a3 = tl.load(a_ptr + row + 3 * H, mask=inside, other=0.0).to(NUMBER)
+        p3 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        p4 = per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        c = tl.load(c_ptr + tile, mask=inside, other=0.0).to(NUMBER)
         new, c, _ = lstm_values(
-            a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, tl.float32,
+            a0, a1, a2, a3, c, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale, NUMBER,
             GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
         )  # fmt: skip
         tl.store(extra_ptr + tile, c, mask=inside)
     elif KIND == GRU:
-        a0 += tl.load(q_ptr + row, mask=inside, other=0.0).to(tl.float32)
-        a1 += tl.load(q_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
-        q = tl.load(q_ptr + row + 2 * H, mask=inside, other=0.0).to(tl.float32)
-        h = tl.load(h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        a0 += tl.load(q_ptr + row, mask=inside, other=0.0).to(NUMBER)
+        a1 += tl.load(q_ptr + row + H, mask=inside, other=0.0).to(NUMBER)
+        q = tl.load(q_ptr + row + 2 * H, mask=inside, other=0.0).to(NUMBER)
+        h = tl.load(h_ptr + tile, mask=inside, other=0.0).to(NUMBER)
         new, a2 = gru_values(
-            a0, a1, a2, q, h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale, tl.float32,
+            a0, a1, a2, q, h, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale, NUMBER,
             GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
         )  # fmt: skip
         tl.store(kept_ptr + row, a0, mask=inside)
@@ -100,7 +103,7 @@ def _backward_kernel(
     KIND: tl.constexpr, HAS_P: tl.constexpr, HAS_DC: tl.constexpr, HAS_ROWS: tl.constexpr, DRAW: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr,
+    NUMBER: tl.constexpr, BB: tl.constexpr, BU: tl.constexpr,
 ):  # fmt: skip
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     SUMS: tl.constexpr = 5 if KIND == LSTM else G
@@ -110,36 +113,39 @@ def _backward_kernel(
     inside = (m < B)[:, None] & in_units[None, :]
     tile = m.to(tl.int64)[:, None] * H + n[None, :]
     row = m.to(tl.int64)[:, None] * (G * H) + n[None, :]
-    gate_scale, state_scale = tl.load(gate_scale_ptr).to(tl.float32), tl.load(state_scale_ptr).to(tl.float32)
-    xi0, xi1, xi2, xi3, xi4 = tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0, tile * 0.0
+    gate_scale, state_scale = tl.load(gate_scale_ptr).to(NUMBER), tl.load(state_scale_ptr).to(NUMBER)
+    zero = tl.zeros((BB, BU), NUMBER)
+    xi0, xi1, xi2, xi3, xi4 = zero, zero, zero, zero, zero
     if DRAW:
         seed, place = tl.load(seed_ptr), m
         if HAS_ROWS:
             place = tl.load(rows_ptr + m, mask=m < B, other=0).to(tl.uint32)
-        xi0, xi1, xi2, xi3 = draw_four(seed, n, place, first_step, 0)
+        xi0, xi1, xi2, xi3 = draw_four(seed, n, place, first_step, 0, NUMBER)
         if KIND == LSTM:
-            xi4, _, _, _ = draw_four(seed, n, place, first_step, 1)
-    a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(tl.float32)
-    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0)
-    dh = tl.load(dh_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+            xi4, _, _, _ = draw_four(seed, n, place, first_step, 1, NUMBER)
+    a0 = tl.load(a_ptr + row, mask=inside, other=0.0).to(NUMBER)
+    p0 = per_unit(p_ptr, n, in_units, HAS_P, 1.0, NUMBER)
+    dh = tl.load(dh_ptr + tile, mask=inside, other=0.0).to(NUMBER)
     to = da_ptr + row
     sums = dp_ptr + tl.program_id(0) * (SUMS * H) + n
     if G > 1:
-        a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(tl.float32)
-        a2 = tl.load(a_ptr + row + 2 * H, mask=inside, other=0.0).to(tl.float32)
-        p1, p2 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0)
+        a1 = tl.load(a_ptr + row + H, mask=inside, other=0.0).to(NUMBER)
+        a2 = tl.load(a_ptr + row + 2 * H, mask=inside, other=0.0).to(NUMBER)
+        p1 = per_unit(p_ptr, H + n, in_units, HAS_P, 1.0, NUMBER)
+        p2 = per_unit(p_ptr, 2 * H + n, in_units, HAS_P, 1.0, NUMBER)
     if KIND == LSTM:
-        a3 = tl.load(a_ptr + row + 3 * H, mask=inside, other=0.0).to(tl.float32)
-        p3, p4 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0), per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0)
-        before = tl.load(c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
-        now = tl.load(extra_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        a3 = tl.load(a_ptr + row + 3 * H, mask=inside, other=0.0).to(NUMBER)
+        p3 = per_unit(p_ptr, 3 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        p4 = per_unit(p_ptr, 4 * H + n, in_units, HAS_P, 1.0, NUMBER)
+        before = tl.load(c_ptr + tile, mask=inside, other=0.0).to(NUMBER)
+        now = tl.load(extra_ptr + tile, mask=inside, other=0.0).to(NUMBER)
         to_c, to0, to1, to2, to3, gf, top0, top1, top2, top3, top4 = lstm_factors(
             a0, a1, a2, a3, before, now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
             GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
         )  # fmt: skip
         dc = dh * to_c
         if HAS_DC:
-            dc += tl.load(dc_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+            dc += tl.load(dc_ptr + tile, mask=inside, other=0.0).to(NUMBER)
         tl.store(to, dc * to0, mask=inside)
         tl.store(to + H, dc * to1, mask=inside)
         tl.store(to + 2 * H, dc * to2, mask=inside)
@@ -151,8 +157,8 @@ def _backward_kernel(
         tl.store(sums + 3 * H, tl.sum(dh * top3, axis=0), mask=in_units)
         tl.store(sums + 4 * H, tl.sum(dh * top4, axis=0), mask=in_units)
     elif KIND == GRU:
-        q = tl.load(extra_ptr + tile, mask=inside, other=0.0).to(tl.float32)
-        before = tl.load(h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+        q = tl.load(extra_ptr + tile, mask=inside, other=0.0).to(NUMBER)
+        before = tl.load(h_ptr + tile, mask=inside, other=0.0).to(NUMBER)
         to0, to1, to2, to3, z, top0, top1, top2 = gru_factors(
             a0, a1, a2, q, before, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
             GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
@@ -175,7 +181,8 @@ def _backward_kernel(
 
 @functools.lru_cache(maxsize=256)
 def _launcher(kernel: Any, functions_: tuple, dtypes: tuple, flags: tuple[tuple[str, bool], ...]) -> Launcher:
-    return Launcher(kernel, functions(*functions_) | dict(flags) | {"BB": _ROWS, "BU": _UNITS})
+    number = tl.float64 if dtypes[0] is torch.float64 else tl.float32
+    return Launcher(kernel, functions(*functions_) | dict(flags) | {"NUMBER": number, "BB": _ROWS, "BU": _UNITS})
 
 
 def cell_forward(
@@ -211,7 +218,8 @@ def cell_backward(
     dq = torch.empty_like(gates) if kind == "gru" else None
     carry = torch.empty_like(extra) if GATES[kind] > 1 else torch.zeros_like(extra)
     grid = _grid(batch, hidden)
-    dp = torch.empty(grid[0], NONLINEARITIES[kind] * hidden, device=dh.device)
+    dtype = torch.float64 if dh.dtype is torch.float64 else torch.float32
+    dp = torch.empty(grid[0], NONLINEARITIES[kind] * hidden, dtype=dtype, device=dh.device)
     if da.numel():
         flags = (("HAS_P", p is not None), ("HAS_DC", dc is not None), ("HAS_ROWS", rows is not None))
         _launcher(_backward_kernel, *_settings(kind, dh, p, seed, noise), flags)(

@@ -1,0 +1,291 @@
+"""A recurrent layer on a GPU step by step: a product of torch and a pointwise kernel for each step.
+
+It serves the layers that the kernels with the whole time loop do not: those whose programs cannot all run at once,
+projections, and float64. All buffers are allocated before the loop, and the products over all steps are one each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows
+from noisyact.ops.recurrent.gpu.cublas import recurrent_weights, ruled_weights
+from noisyact.ops.recurrent.gpu.settings import functions
+from noisyact.ops.recurrent.gpu.steps.backward import backward_kernel, state_backward_kernel
+from noisyact.ops.recurrent.gpu.steps.forward import forward_kernel, state_kernel
+from noisyact.ops.recurrent.gpu.steps.rules import step_rules
+from noisyact.ops.recurrent.gpu.steps.timeline import timeline
+from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.ops.triton.launch import Launcher
+
+__all__ = ["LayerGradients", "layer_backward", "layer_forward"]
+
+_UNITS, _PROGRAMS = 32, 128
+"""The units of a program, and the number of programs that fill a GPU."""
+
+
+class LayerGradients(NamedTuple):
+    """The gradients of one layer. One that is not wanted is None."""
+
+    x: Tensor | None
+    weights: LayerWeights
+    h0: Tensor | None
+    c0: Tensor | None
+    reset_h: Tensor | None
+    reset_c: Tensor | None
+
+
+def layer_forward(
+    call: StackCall, index: int, x: Tensor, h0: Tensor | None, c0: Tensor | None, h_n: Tensor, c_n: Tensor | None,
+    weights: LayerWeights, keep: bool, kept_noise: CellNoise | None, form: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run one layer, like reference.layer with xi from the seed.
+
+    Args:
+        index: the layer's index in the call.
+        x: [rows, input].
+        h0, c0: [batch, H], the initial state; None for zeros.
+        h_n, c_n: [batch, H], receive the final state.
+        weights: contiguous tensors.
+        keep: whether backward will follow.
+        kept_noise: receives the scales that the kernels used.
+        form: the leading dimensions of the output: the number of rows, or steps and batch.
+
+    Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
+    """
+    kind, batch, (output, hidden) = call.kind, call.batch, _widths(weights)
+    noise, seed, projected, number = call.noise, call.seeds[index], weights.w_hr is not None, _number(x)
+    a = _from_input(kind, x, weights)
+    y = x.new_empty(*form, output)
+    rules = step_rules(call, index, x, output)
+    reset, reset_h, reset_c, rows, mask_seed, dropout = rules.kernel.tensors
+    extra = x.new_empty(extra_rows(kind, len(x), rules.zoneout_c) if keep else 0, hidden)
+    state = torch.empty(batch, hidden, dtype=number, device=x.device) if kind in ("lstm", "gru") else None
+    q = x.new_empty(batch, 3 * hidden) if kind == "gru" else None
+    m = x.new_empty(batch, hidden) if projected else None
+    first, seen = h0, None
+    if rules.kernel.change_product():
+        first, seen = rules.kernel.seen_at_first(h0, call.reverse), x.new_empty(batch, output)
+    kept_scales = (None, None) if kept_noise is None else (kept_noise.gate_scale, kept_noise.state_scale)
+    flags = rules.constants | {
+        "HAS_STATE": h0 is not None, "HAS_BIAS": weights.b_hh is not None, "HAS_P": weights.p is not None, "KEEP": keep,
+        "KEEP_SCALES": kept_noise is not None, "PROJECTED": projected,
+    }  # fmt: skip
+    settings = (
+        (kind, noise.state, noise.gate, noise.hard, seed is not None),
+        flags,
+        (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype),
+    )
+    run = _prepared(
+        forward_kernel, batch, hidden, settings,
+        (a, q, weights.b_hh, weights.p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, state, y, m,
+         extra, h_n, c_n, reset, reset_h, reset_c, rows, mask_seed, dropout, seen),
+        (len(x), hidden),
+    )  # fmt: skip
+    end = None
+    if projected:
+        end = _prepared(
+            state_kernel, batch, output, settings,
+            (h0, y, h_n, reset, reset_h, rows, mask_seed, dropout, seen), (output,),
+        )  # fmt: skip
+    sizes, w = call.every_size(), weights.w_hh.t()
+    outputs, sums = y.view(-1, output).split(sizes), a.split(sizes)
+    for t, before, size, known, position in timeline(sizes, call.reverse, rules.first_step):
+        to = sums[t] if q is None else q
+        if known:
+            _add_product(_first(to, known), _first(outputs[before] if seen is None else seen, known), w, kind)
+        if first is not None and known < size:
+            _add_product(to[known:size], first[known:size], w, kind)
+        run(size, *position)
+        if end is not None:
+            torch.mm(_first(m, size), weights.w_hr.t(), out=outputs[t])
+            end(size, *position)
+    return y, a, extra
+
+
+def layer_backward(
+    call: StackCall, index: int, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h0: Tensor | None,
+    c0: Tensor | None, x: Tensor, kept: Sequence[Tensor], weights: LayerWeights, dgates: Tensor, wants_x: bool,
+    wants_h0: bool, wants_weights: bool, wants_reset: bool,
+) -> LayerGradients:  # fmt: skip
+    """The gradients of one layer.
+
+    Args:
+        dy: the gradient of h at every step; dh_n and dc_n: [batch, H], those of the final state. None for zeros.
+        x: [rows, input].
+        kept: the results of :func:`layer_forward`.
+        dgates: [rows, gates H], a buffer for the gradients of the pre-activations; for the GRU [rows, 6 H], those of
+            W_ih x and then those of W_hh h.
+    """
+    kind, batch, (output, hidden) = call.kind, call.batch, _widths(weights)
+    (y, a, extra), p, w_hh, w_hr, number = kept, weights.p, weights.w_hh, weights.w_hr, _number(x)
+    noise, seed, projected, rows = call.noise, call.seeds[index], weights.w_hr is not None, len(x)
+    wide = w_hh.shape[0]
+    dh = x.new_empty(batch, output)
+    rules = step_rules(call, index, x, output)
+    reset, reset_h, reset_c, places, mask_seed, dropout = rules.kernel.tensors
+    wants_reset = wants_reset and reset_h is not None
+    dreset_h = None if reset_h is None else torch.zeros(batch, output, dtype=number, device=x.device)
+    dreset_c = None if reset_c is None else torch.zeros(batch, hidden, dtype=number, device=x.device)
+    carries = kind == "gru" or rules.zoneout_h > 0
+    carry_h = torch.empty(batch, output, dtype=number, device=x.device) if carries else None
+    carry_c = torch.empty(batch, hidden, dtype=number, device=x.device) if kind == "lstm" else None
+    shapes = (rows, output), (batch, hidden), (rows, hidden)
+    owed, dm, m = (x.new_empty(*shape) if projected else None for shape in shapes)
+    count = (NONLINEARITIES[kind] if p is not None else 0) + (4 if GATES[kind] > 1 else 1)
+    blocks = -(-batch // _rows_of(batch, hidden))
+    sums = torch.zeros(blocks, count * hidden, dtype=number, device=x.device)
+    flags = rules.constants | {
+        "HAS_STATE": h0 is not None, "HAS_P": p is not None, "HAS_DY": dy is not None, "HAS_DHN": dh_n is not None,
+        "HAS_DCN": dc_n is not None, "PROJECTED": projected,
+    }  # fmt: skip
+    settings = (
+        (kind, noise.state, noise.gate, noise.hard, seed is not None),
+        flags,
+        (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype),
+    )
+    run = _prepared(
+        backward_kernel, batch, hidden, settings,
+        (a, extra, y, p, seed, noise.gate_scale, noise.state_scale, h0, c0, dm if projected else dh, dy, dh_n, dc_n,
+         carry_h, carry_c, dgates, m, sums, reset, reset_h, reset_c, dreset_h, dreset_c, places, mask_seed, dropout),
+        (rows, hidden),
+    )  # fmt: skip
+    begin = None
+    if projected:
+        begin = _prepared(
+            state_backward_kernel, batch, output, settings,
+            (dh, carry_h, dy, dh_n, owed, dreset_h, reset, places, mask_seed, dropout), (output,),
+        )  # fmt: skip
+    sizes = call.every_size()
+    of_steps, of_owed = dgates[:, -wide:].split(sizes), None if owed is None else owed.split(sizes)
+    for t, _, size, known, position in reversed(timeline(sizes, call.reverse, rules.first_step)):
+        if begin is not None:
+            begin(size, *position)
+            torch.mm(of_owed[t], w_hr, out=_first(dm, size))
+        run(size, *position)
+        needed = size if wants_h0 or wants_reset else known
+        if needed:
+            torch.mm(_first(of_steps[t], needed), w_hh, out=_first(dh, needed))
+    d_ih, dw_ih, dw_hh, dw_hr = dgates[:, :wide], None, None, None
+    if wants_weights:
+        dw_ih = torch.mm(d_ih.t(), x)
+        if rules.kernel.change_product():
+            dw_hh = ruled_weights(dgates[:, -wide:], y, h0, call, rules.kernel)
+        else:
+            dw_hh = recurrent_weights(dgates, wide, y, h0, call.before, batch, call.reverse)
+        dw_hr = None if owed is None or m is None else torch.mm(owed.t(), m)
+    dp, db_ih, db_hh = _small_gradients(kind, sums, hidden, x.dtype)
+    of_weights = LayerWeights(dw_ih, dw_hh, db_ih, db_hh, dp, dw_hr)
+    dx = torch.mm(d_ih, weights.w_ih) if wants_x else None
+    if not (wants_h0 or wants_reset):
+        return LayerGradients(dx, of_weights, None, None, None, None)
+    owed_h: Any = dh if dropout is None else dh * dropout
+    owed_h = owed_h if carry_h is None else owed_h + carry_h
+    states = (owed_h, dreset_h), (carry_c, dreset_c)
+    (dh0, dreset_h), (dc0, dreset_c) = (
+        _of_first_state(d, total, reset, call.reverse, x.dtype, wants_h0, wants_reset) for d, total in states
+    )
+    return LayerGradients(dx, of_weights, dh0, dc0, dreset_h, dreset_c)
+
+
+def _prepared(
+    kernel: Any, batch: int, width: int, settings: tuple, tensors: Sequence[Tensor | None], numbers: tuple[int, ...]
+) -> Callable[..., None]:
+    """A function of the number of rows and the position of a step that launches a kernel."""
+    cell, flags, dtypes = settings
+    rows, across = _rows_of(batch, width), -(-width // _UNITS)
+    launch = _launcher(kernel, rows, cell, tuple(flags.items()), dtypes).prepared(tensors, numbers)
+
+    def run(size: int, *position: int) -> None:
+        launch((-(-size // rows), across), *position)
+
+    return run
+
+
+@functools.lru_cache(maxsize=1024)
+def _launcher(kernel: Any, rows: int, cell: tuple, flags: tuple, dtypes: tuple[torch.dtype, ...]) -> Launcher:
+    number = tl.float64 if dtypes[0] is torch.float64 else tl.float32
+    constants = functions(*cell) | dict(flags) | {"NUMBER": number, "BB": rows, "BU": _UNITS}
+    return Launcher(kernel, {name: constants[name] for name in kernel.arg_names if name in constants})
+
+
+def _rows_of(batch: int, width: int) -> int:
+    """The rows of a program: few of a small layer, so that its programs fill the GPU."""
+    for rows in (32, 16):
+        if -(-batch // rows) * -(-width // _UNITS) >= _PROGRAMS:
+            return rows
+    return 8
+
+
+def _add_product(to: Tensor, h: Tensor, w: Tensor, kind: str) -> None:
+    """Add the recurrent product to the pre-activations. The GRU's has a tensor for itself, which it overwrites."""
+    if kind == "gru":
+        torch.mm(h, w, out=to)
+    else:
+        to.addmm_(h, w)
+
+
+def _of_first_state(
+    d: Tensor | None, of_resets: Tensor | None, reset: Tensor | None, reverse: bool, dtype: torch.dtype,
+    wants_first: bool, wants_reset: bool,
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    """The gradients of the initial state and of the state of resets, from that of the state before the first step.
+
+    Args:
+        d: [batch, H]; None for a state that the layer does not have.
+        of_resets: the gradient from the resets after the first step.
+        reset: [steps, batch].
+    """
+    if d is None:
+        return None, None
+    if reset is not None:
+        again = reset[-1 if reverse else 0].unsqueeze(1)
+        of_resets = None if of_resets is None else of_resets + d * again
+        d = d.masked_fill(again, 0.0)
+    at_reset = of_resets.to(dtype) if wants_reset and of_resets is not None else None
+    return d.to(dtype) if wants_first else None, at_reset
+
+
+def _first(tensor: Any, count: int) -> Tensor:
+    return tensor if tensor.shape[0] == count else tensor[:count]
+
+
+def _widths(weights: LayerWeights) -> tuple[int, int]:
+    """The width of h, and the number of units."""
+    output = weights.w_hh.shape[1]
+    return output, output if weights.w_hr is None else weights.w_hr.shape[1]
+
+
+def _number(x: Tensor) -> torch.dtype:
+    """The dtype in which the kernels compute."""
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+def _from_input(kind: str, x: Tensor, weights: LayerWeights) -> Tensor:
+    """W_ih x and the biases of all steps, without the GRU's b_hn, which belongs to its recurrent product."""
+    w_ih, w_hh, b_ih, b_hh, _, _ = weights
+    if b_ih is None or b_hh is None:
+        return torch.mm(x, w_ih.t())
+    if kind == "gru":
+        gates = 2 * w_hh.shape[1]
+        bias = torch.cat([b_ih[:gates] + b_hh[:gates], b_ih[gates:]])
+    else:
+        bias = b_ih + b_hh
+    return torch.addmm(bias, x, w_ih.t())
+
+
+def _small_gradients(kind: str, sums: Tensor, hidden: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of p (empty without p), b_ih and b_hh from the sums of the programs, in the order of the kernel."""
+    gates = GATES[kind]
+    wide = (4 if gates > 1 else 1) * hidden
+    total = sums.sum(0).to(dtype)
+    dp, db = total[: len(total) - wide], total[len(total) - wide :]
+    if kind != "gru":
+        return dp, db, db.clone()
+    return dp, torch.cat([db[: 2 * hidden], db[3 * hidden :]]), db[: 3 * hidden]

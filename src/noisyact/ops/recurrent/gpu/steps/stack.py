@@ -1,0 +1,70 @@
+"""Stacked layers on a GPU step by step, with the functions of ../layers.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from noisyact.ops.recurrent.gpu.call import StackCall
+from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn
+from noisyact.ops.recurrent.gpu.steps.layer import layer_backward, layer_forward
+from noisyact.ops.recurrent.types import CellNoise, LayerWeights
+from noisyact.ops.triton import on
+
+__all__ = ["backward", "forward"]
+
+
+def forward(
+    call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
+    kept_noise: CellNoise | None,
+) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
+    """Compute :func:`noisyact.ops.recurrent.gpu.layers.forward`. All tensors but x are contiguous."""
+    count, batch, output, w_hr = len(weights), call.batch, weights[0].w_hh.shape[1], weights[0].w_hr
+    form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    h_n = x.new_empty(count, batch, output)
+    c_n = x.new_empty(count, batch, output if w_hr is None else w_hr.shape[1]) if call.kind == "lstm" else None
+    kept = [x]
+    with on(x.device), ProductsAsCudnn():
+        for index, own in enumerate(weights):
+            results = layer_forward(
+                call, index, x, _of(h0, index), _of(c0, index), h_n[index], _of(c_n, index), own, keep, kept_noise,
+                x.shape[:1] if index < count - 1 else form,
+            )  # fmt: skip
+            x = results[0]
+            kept += results
+    return x, h_n, c_n, kept
+
+
+def backward(
+    call: StackCall, gradients: Sequence[Tensor | None], h0: Tensor | None, c0: Tensor | None,
+    weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
+    wants_reset: bool,
+) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
+    """Compute :func:`noisyact.ops.recurrent.gpu.layers.backward`. All tensors are contiguous but the input's rows."""
+    (dy, dh_n, dc_n), x = gradients, kept[0]
+    width = weights[0].w_hh.shape[0] * (2 if call.kind == "gru" else 1)
+    dgates = x.new_empty(len(x), width)  # used by one layer after the other
+    found: list[Tensor | None] = []
+    states: list[list[Tensor | None]] = []
+    with on(x.device), ProductsAsCudnn():
+        for index in reversed(range(len(weights))):
+            of_layer = layer_backward(
+                call, index, dy, _of(dh_n, index), _of(dc_n, index), _of(h0, index), _of(c0, index),
+                kept[3 * index - 2] if index else x, kept[3 * index + 1 : 3 * index + 4], weights[index], dgates,
+                wants_x or index > 0, wants_h0, wants_weights, wants_reset,
+            )  # fmt: skip
+            dy, of_weights, *of_states = of_layer
+            found[:0] = of_weights
+            states.insert(0, of_states)
+    return dy, found, [_stacked(parts) for parts in zip(*states, strict=True)]
+
+
+def _of(states: Tensor | None, index: int) -> Tensor | None:
+    return None if states is None else states[index]
+
+
+def _stacked(parts: Sequence[Tensor | None]) -> Tensor | None:
+    tensors = [part for part in parts if part is not None]
+    return torch.stack(tensors) if tensors else None

@@ -1,0 +1,144 @@
+"""The GPU layers step by step: sizes beyond one wave of programs, projections, float64, graphs, compilation."""
+
+import pytest
+import torch
+from recurrent_cases import Case
+
+import noisyact as na
+from noisyact.ops.recurrent.gpu import layers as gpu
+
+pytestmark = pytest.mark.gpu
+RULES = {"share": 0.2, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
+BOUNDS = {
+    torch.float64: (1e-10, 1e-10), torch.float32: (1e-4, 5e-3), torch.bfloat16: (5e-2, 0.4),
+    torch.float16: (1e-2, 0.25),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _exact_products():
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def off(mine, right):
+    return ((mine.double() - right.double()).norm() / right.double().norm().clamp(min=1e-9)).item()
+
+
+def compare(case):
+    for_outputs, for_gradients = BOUNDS[case.dtype]
+    right, wide = case.reference()
+    mine = case.by_kernels()
+    for one, other in zip(mine, right, strict=True):
+        assert one.dtype is case.dtype
+        assert off(one, other) <= for_outputs
+    right_gradients = case.gradients(right, wide)
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        assert gradient.isfinite().all(), name
+        if right_gradients[name].norm() > 1e-6:
+            assert off(gradient, right_gradients[name]) <= for_gradients, name
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_large_layers_equal_the_reference(kind, dtype):
+    compare(Case(kind, 3, 512, 1024, inputs=8, dtype=dtype, device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("noise", ["nah", "nan:alpha=1.0", "nanil", "nani:sigma=0.5,draw=mean"])
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_every_noise_equals_the_reference(kind, noise, dtype, monkeypatch):
+    for name in ("forward_plan", "backward_plan"):
+        chosen = getattr(gpu, name)
+        monkeypatch.setattr(gpu, name, lambda *a, chosen=chosen: chosen(*a[:4], 0))
+    for hard, packed, reverse in ((True, False, True), (True, True, False), (True, True, True), (False, False, False)):
+        if hard or "draw" not in noise:
+            compare(Case(kind, 5, 40, 70, noise=noise, hard=hard, packed=packed, reverse=reverse, dtype=dtype,
+                         device="cuda"))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_projections_equal_the_reference(packed, dtype):
+    compare(Case("lstm", 9, 40, 200, projection=33, packed=packed, reverse=packed, dtype=dtype, device="cuda"))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("projection", [0, 33])
+def test_rules_equal_the_reference(kind, projection):
+    if projection and kind != "lstm":
+        return
+    compare(Case(kind, 9, 40, 70, projection=projection, dtype=torch.float64, device="cuda", **RULES))
+
+
+LAYERS = {
+    "projection": lambda: na.NoisyLSTM(16, 48, 2, proj_size=12),
+    "float64": lambda: na.NoisyGRU(16, 48, 2, dtype=torch.float64),
+    "large": lambda: na.NoisyLSTM(16, 1024),
+}
+
+
+def input_for(layer):
+    batch = 512 if layer.hidden_size == 1024 else 20
+    return torch.randn(7, batch, 16, device="cuda", dtype=layer.weight_hh_l0.dtype)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_modules_equal_the_reference_and_repeat_to_the_bit(name):
+    layer = LAYERS[name]().cuda()
+    x, results = input_for(layer), []
+    for backend in ("triton", "triton", "reference"):
+        layer.backend = backend
+        torch.manual_seed(3)
+        y = layer(x)[0]
+        results.append([y, *torch.autograd.grad(y.sum(), list(layer.parameters()))])
+    for one, again, right in zip(*results, strict=True):
+        assert torch.equal(one, again)
+        assert off(one, right) < 1e-3
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_graphs_draw_new_noise_at_every_replay(name):
+    layer = LAYERS[name]().cuda()
+    x = input_for(layer)
+
+    def step():
+        layer.zero_grad()
+        y = layer(x)[0]
+        y.sum().backward()
+        return y
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = step()
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append((y.detach().clone(), layer.weight_hh_l0.grad.clone()))
+    for one, other in zip(*seen, strict=True):
+        assert one.isfinite().all()
+        assert not torch.equal(one, other)
+    assert off(seen[0][0], seen[1][0]) < 0.5
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_compiled_whole(name):
+    layer = LAYERS[name]().cuda()
+    x = input_for(layer).requires_grad_()
+    compiled = torch.compile(layer, fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled.eval()(x)[0], layer.eval()(x)[0])
+    layer.train()
+    y = compiled(x)[0]
+    y.sum().backward()
+    assert x.grad.isfinite().all()
+    assert layer.weight_hh_l0.grad.norm() > 0
+    assert not torch.equal(compiled(x)[0], y)
