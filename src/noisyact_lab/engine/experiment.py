@@ -33,6 +33,7 @@ _PLACES = {
     "ptb-word-medium": "noisyact_lab.experiments.ptb_word:PTB_WORD_MEDIUM",
     "ptb-char": "noisyact_lab.experiments.ptb_char:PTB_CHAR",
     "recall": "noisyact_lab.experiments.recall:RECALL",
+    "recall-saturated": "noisyact_lab.experiments.recall:RECALL_SATURATED",
     "translate": "noisyact_lab.experiments.translate.translate:TRANSLATE",
 }
 

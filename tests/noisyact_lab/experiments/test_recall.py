@@ -12,7 +12,7 @@ import noisyact as na
 from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
-from noisyact_lab.experiments.recall import RECALL, Recall, sequences
+from noisyact_lab.experiments.recall import RECALL, RECALL_SATURATED, Recall, sequences
 
 ARMS = [arm.name for arm in RECALL.arms]
 CPU = torch.device("cpu")
@@ -49,6 +49,21 @@ def test_bits_are_even():
 
 
 # The experiment
+
+
+def test_the_controller_begins_saturated_where_that_is_wanted():
+    assert load_experiment("recall-saturated") is RECALL_SATURATED
+    shares = []
+    for experiment in (RECALL, RECALL_SATURATED):
+        torch.manual_seed(0)
+        task = Recall(experiment.effective("nan", "paper", {"max_items": 4, "validation": 20}), 0, CPU)
+        (unit,) = task.measure_noise().values()
+        shares.append(unit["saturated"])
+        assert unit["drawn"] == pytest.approx(unit["saturated"])
+    assert shares[0] < 0.01
+    assert shares[1] > 0.8
+    names = {arm.name for arm in RECALL_SATURATED.arms}
+    assert all({c.arm, c.against} <= names for c in RECALL_SATURATED.family())
 
 
 @pytest.mark.parametrize("arm", ARMS)
