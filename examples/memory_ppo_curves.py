@@ -1,7 +1,8 @@
 """Learning curves of recurrent PPO: a figure and a table of what memory_ppo.py recorded.
 
-The figure has a panel for each environment: the mean over seeds, and a band from the worst to the best seed. The table
-has means and standard deviations over seeds. Steps per second are of CPU time in one thread.
+The figure has a panel for each environment: the mean over seeds, and a band from the worst to the best seed. It carries
+the checksum of the records. The table has means and standard deviations over seeds. Steps per second are of CPU time in
+one thread.
 
 Run: python examples/memory_ppo_curves.py DIR FILE.png
 """
@@ -9,6 +10,8 @@ Run: python examples/memory_ppo_curves.py DIR FILE.png
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import math
 import statistics
 import sys
@@ -32,10 +35,23 @@ def records_in(folder: Path) -> Runs:
     runs: Runs = {}
     for path in sorted(folder.glob("*.json")):
         record = read_json(path, dict)
-        runs.setdefault(record["settings"]["environment"], {}).setdefault(record["arm"], []).append(record)
+        records = runs.setdefault(record["settings"]["environment"], {}).setdefault(record["arm"], [])
+        if records and settings_but_seed(record) != settings_but_seed(records[0]):
+            raise ValueError(f"{path} has other settings than the same layer's first record")
+        records.append(record)
     if not runs:
         raise ValueError(f"{folder} has no records: run memory_ppo.py with --out {folder} first")
     return runs
+
+
+def settings_but_seed(record: dict[str, Any]) -> dict[str, Any]:
+    """What the runs of one curve must have in common."""
+    return {name: value for name, value in record["settings"].items() if name != "seed"}
+
+
+def checksum(runs: Runs) -> str:
+    """A checksum of the records, by which a test knows that a figure is theirs."""
+    return hashlib.sha256(json.dumps(runs, sort_keys=True).encode()).hexdigest()
 
 
 def spread(values: list[float], digits: int = 3) -> str:
@@ -74,7 +90,7 @@ def draw(runs: Runs, picture: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False, loc="lower right")
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=130)
+    figure.savefig(picture, dpi=130, metadata={"Record": checksum(runs)})
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OPS = ROOT / "src" / "noisyact" / "ops"
-FLAGS = ["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"]
+FLAGS = ["-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"]
 EMULATORS = {
     "Linux aarch64": (["qemu-aarch64"], ["-target", "aarch64-linux-musl", "-static"]),
     "Windows x86-64": (["wine64", "/usr/lib/wine/wine64"], ["-target", "x86_64-windows-gnu"]),
@@ -25,10 +25,10 @@ EMULATORS = {
 }
 
 
-def program(compiler: list[str], out: Path) -> Path:
+def program(compiler: list[str], out: Path, optimised: str = "-O3") -> Path:
     """Compile kernels.c and all kernels to a program."""
     sources = [str(ROOT / "release" / "kernels.c"), *sorted(str(path) for path in OPS.glob("**/*.c"))]
-    subprocess.run([*compiler, *FLAGS, *sources, "-o", str(out), "-lm"], check=True)
+    subprocess.run([*compiler, optimised, *FLAGS, *sources, "-o", str(out), "-lm"], check=True)
     return out
 
 

@@ -12,12 +12,13 @@ typedef struct {
 
 void noisyact_normal(uint64_t seed, float *xi, int64_t elements);
 int noisyact_matmul(const matmul *given, int threads);
-int noisyact_recurrent_forward(const layer *given, const weights *w, const float *x, int64_t size, float *packed,
-                               float *gates, float *extra, float *m, float *h, const float *h0, const float *c0,
-                               int threads);
-int noisyact_recurrent_backward(const layer *given, const weights *w, float *packed, const float *gates,
-                                const float *extra, const float *h, const float *h0, const float *c0, const float *dh,
-                                float *carry, float *dgates, float *sums, float *dh0, float *dh_sum, int threads);
+int noisyact_recurrent_forward(const layer *given, const weights *w, const rules *s, const float *x, int64_t size,
+                               float *packed, float *gates, float *extra, float *m, float *h, const float *h0,
+                               const float *c0, int threads);
+int noisyact_recurrent_backward(const layer *given, const weights *w, const rules *s, float *packed,
+                                const float *gates, const float *extra, const float *h, const float *h0,
+                                const float *c0, const float *dh, float *carry, float *dgates, float *sums, float *dh0,
+                                float *dh_sum, int threads);
 
 static float *numbers(int64_t count, uint32_t seed, float size) {
     float *made = aligned_memory((size_t)(count + LANES) * sizeof(float));
@@ -53,9 +54,9 @@ static void show_layer(const char *name, int kind, int gates, int nonlinearities
     float *dgates = numbers(ROWS_ALL * width, 9, 0.0f), *sums = numbers(nonlinearities * HIDDEN + width, 9, 0.0f);
     float *dh0 = numbers(BATCH * HIDDEN, 9, 0.0f), *h0 = numbers(BATCH * HIDDEN, 10, 0.5f);
     float *c0 = kind == LSTM ? numbers(BATCH * HIDDEN, 11, 0.5f) : NULL;
-    if (noisyact_recurrent_forward(&l, &w, x, INPUT, packed, made, extra, NULL, h, h0, c0, 1)) printf("no memory\n");
+    if (noisyact_recurrent_forward(&l, &w, NULL, x, INPUT, packed, made, extra, NULL, h, h0, c0, 1)) printf("no memory\n");
     show(name, h, ROWS_ALL * HIDDEN);
-    if (noisyact_recurrent_backward(&l, &w, packed, made, extra, h, h0, c0, dh, carry, dgates, sums, dh0, NULL, 1))
+    if (noisyact_recurrent_backward(&l, &w, NULL, packed, made, extra, h, h0, c0, dh, carry, dgates, sums, dh0, NULL, 1))
         printf("no memory\n");
     show(name, dgates, ROWS_ALL * width);
     show(name, sums, nonlinearities * HIDDEN + width);

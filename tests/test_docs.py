@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,9 @@ def test_pictures_belong_to_their_records():
     arms = json.loads((ROOT / "results" / "saturated_start.json").read_text())["arms"]
     record = hashlib.sha256(json.dumps(arms).encode()).hexdigest()
     assert Image.open(pictures / "saturated_start.png").text["Record"] == record
+    curves = runpy.run_path(str(ROOT / "examples" / "memory_ppo_curves.py"))
+    record = curves["checksum"](curves["records_in"](ROOT / "results" / "memory-ppo"))
+    assert Image.open(pictures / "memory_ppo.png").text["Record"] == record
 
 
 def test_every_public_name_is_in_the_reference():

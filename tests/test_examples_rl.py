@@ -125,6 +125,8 @@ def test_records_are_written_whole_and_drawn_and_finished_runs_are_not_repeated(
         small(tmp_path, "--seeds", 3, "--layer", "noisy-gru", "--anneal")
     assert len(list(tmp_path.glob("*.json"))) == 3
     assert "is of other settings" in small(tmp_path, "--layer", "noisy-gru", "--anneal", "--clip", 0.1)
+    (tmp_path / paths[1]).write_text(json.dumps(record | {"settings": record["settings"] | {"clip": 0.1}}))
+    assert "has other settings than" in main(curves, tmp_path, tmp_path / "curves.png")
 
 
 def test_a_ratio_other_than_1_stops_the_run(monkeypatch):

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -162,6 +164,16 @@ def test_platforms_have_names_that_pip_knows():
         assert native_build.levels(where)
         suffix = native_build.library_path("generic", where=where).suffix
         assert suffix == (".dll" if name.startswith("win") else ".dylib" if name.startswith("mac") else ".so")
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc compares the declarations of several files")
+def test_the_program_of_the_emulators_declares_the_kernels_as_they_are(tmp_path):
+    """release/kernels.c has declarations of its own: gcc compares them, and the program's results are finite."""
+    release = runpy.run_path(str(ROOT / "release" / "emulated.py"))
+    made = release["program"](["gcc", "-flto=1", "-Werror=lto-type-mismatch"], tmp_path / "kernels", optimised="-O1")
+    found = release["results"]([str(made)])
+    assert {name for name, _ in found} == {"normal", "matmul", "lstm", "gru", "rnn"}
+    assert release["worst"](found, found) == 0
 
 
 def test_release_tools_are_pinned():

@@ -78,7 +78,7 @@ def noisify(
         strict: raise an error and restore the model if any saturating part remains. This includes function calls such
             as ``torch.tanh(x)`` in the source of a forward method; :func:`noisyact.inventory` with inputs finds such
             calls by running the model.
-        eval_noise: the evaluation rule of the noisy modules, as in NoisyActivation.
+        eval_noise: the evaluation rule of the noisy modules, as in ``NoisyActivation``.
         verbose: print what was replaced, what was left, and why.
 
     Returns: the noisy model. If nothing was replaced, a warning gives the reason.

@@ -266,8 +266,8 @@ class NoisyLSTM(NoisyRecurrent):
         noise: a scheme or its text; None for hard nonlinearities without noise.
         gate_noise: the scheme of the sigmoids; the same as ``noise`` if None.
         hard: False uses the soft sigmoid and tanh. With ``noise=None`` the layer then equals nn.LSTM.
-        eval_noise: "expectation", "hard" or "sample", as in NoisyActivation.
-        backend: "auto", or "reference", "cpu" or "triton" to force a backend; see backend_info.
+        eval_noise: "expectation", "hard" or "sample", as in ``NoisyActivation``.
+        backend: "auto", or "reference", "cpu" or "triton" to force a backend; see ``backend_info``.
         zoneout: the probability that a unit of the state keeps its value at a step (Krueger et al. 2016):
             ``h_t = m h_{t-1} + (1 - m) h'``, with m drawn for each step, row and unit. An LSTM has separate masks for h
             and c, and takes a pair for separate probabilities, (h, c). Its ``h' = o tanh(c')`` uses c' before the

@@ -31,7 +31,7 @@ class RecurrentNoise(NoisyModule):
         gate: the scheme of the sigmoids; None for no noise.
         names: the names of the p parameters, one for each layer and direction.
         hidden: the number of units.
-        eval_noise: "expectation", "hard" or "sample", as in NoisyActivation.
+        eval_noise: "expectation", "hard" or "sample", as in ``NoisyActivation``.
     """
 
     def __init__(

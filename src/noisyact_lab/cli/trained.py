@@ -18,7 +18,7 @@ app = typer.Typer()
 
 @app.command("generate")
 def generate(
-    experiment: Annotated[str, typer.Argument(help="ptb-word, ptb-word-medium or ptb-char")],
+    experiment: Annotated[str, typer.Argument(help="ptb-word, ptb-word-medium, ptb-word-zoneout or ptb-char")],
     checkpoint: Annotated[Path, typer.Option(help="the folder of a run, or of one of its checkpoints")],
     prompt: Annotated[str, typer.Option(help="the beginning of a line, in the words the model knows")] = "",
     words: Annotated[int, typer.Option(help="to draw")] = 50,

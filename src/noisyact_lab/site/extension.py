@@ -1,4 +1,4 @@
-"""The Sphinx extension of the documentation: generated parts, the public names, formulas as MathML, the playground.
+"""The Sphinx extension of the documentation: generated parts, public names and links to them, MathML, the playground.
 
 The generated parts of every page are generated again when it is read. The directive ``public`` documents the names of
 ``noisyact`` that a module defines. Formulas become MathML, which browsers show without a script, so the site needs no
@@ -8,6 +8,7 @@ network.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,23 @@ def _restore(app: Sphinx, what: str, name: str, value: Any, options: Any, lines:
     lines[:] = [line.replace(_COLON, ":") for line in lines]
 
 
+_CODE = re.compile(r"(?:na\.|noisyact\.)?([A-Za-z]\w*)(?:\(.*\))?", re.DOTALL)
+
+
+def _link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Let code in a sentence that is a public name or a call of one, such as `na.noisify(model)`, lead to it."""
+    for code in list(doctree.findall(nodes.literal)):
+        match = _CODE.fullmatch(code.astext())
+        name = match[1] if match else None
+        inside = isinstance(code.parent, (nodes.reference, nodes.title, addnodes.pending_xref))
+        if name not in noisyact.__all__ or inspect.ismodule(getattr(noisyact, name)) or inside:
+            continue
+        place = {"refdomain": "py", "reftype": "obj", "reftarget": f"noisyact.{name}", "refdoc": app.env.docname}
+        reference = addnodes.pending_xref("", **place, refexplicit=True, refwarn=True)
+        code.replace_self(reference)
+        reference += code
+
+
 def _add_anchors(app: Sphinx, doctree: nodes.document) -> None:
     """Let a name be found under each module that shows it: viewcode's links back know one of them for a whole file."""
     for signature in doctree.findall(addnodes.desc_signature):
@@ -147,6 +165,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.connect("source-read", _refresh)
     app.connect("doctree-read", _add_anchors)
+    app.connect("doctree-read", _link_names)
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-process-docstring", _prepare, priority=100)  # napoleon has 500
     app.connect("autodoc-process-docstring", _restore, priority=900)

@@ -180,9 +180,9 @@ def memory_ppo(root: Path) -> str:
     lines = []
     for (environment, arm), found in runs.items():
         returns = [[run["curve"]["return"][-1] for run in found], [run["evaluation"]["return"] for run in found]]
-        speeds = [[run["steps_per_second"][part] for run in found] for part in ("rollout", "update", "both")]
+        speeds = [[run["steps_per_second"][part] / 1000 for run in found] for part in ("rollout", "update", "both")]
         lines.append([environment, f"`{arm}`", str(len(found)), *(_spread(values, 2) for values in returns),
-                      *(_spread(values, 0) for values in speeds)])  # fmt: skip
+                      *(_spread(values, 1) for values in speeds)])  # fmt: skip
     header = ["environment", "layer", "seeds", "last return", "evaluation", "rollout", "update", "both"]
     return table(header, lines, numbers=2)
 

@@ -140,6 +140,47 @@ def test_onnx_has_one_scan_for_each_layer_and_direction(model_and_program):
             torch.testing.assert_close(torch.from_numpy(mine), right, rtol=1e-4, atol=1e-5)
 
 
+class EveryFunction(nn.Module):
+    """Hard functions, soft functions in both directions of two layers, and the expectation with the leak in both."""
+
+    def __init__(self, kind: type[nn.Module]):
+        super().__init__()
+        hard = kind(3, 4, noise=None)
+        soft = kind(3, 4, 2, bidirectional=True, noise=None, hard=False)
+        self.layers = nn.ModuleList([hard, soft, kind(3, 4, bidirectional=True, noise="nah:c=2,alpha=1.3")])
+
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        leaves = []
+        for layer in self.layers:
+            given = [part[: layer.num_layers * (1 + layer.bidirectional)] for part in state]
+            leaves += tree_leaves(layer(x, tuple(given) if len(given) == 2 else given[0]))
+        return tuple(leaves)
+
+
+@needs_scan
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:# The axis name:UserWarning")
+@pytest.mark.parametrize("kind", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
+def test_onnxruntime_computes_what_torch_does_for_every_function(kind):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    model, states = EveryFunction(kind).eval(), 2 if kind is na.NoisyLSTM else 1
+    given = [3 * torch.randn(4, 3, 3), *(torch.randn(4, 3, 4) for _ in range(states))]
+    sizes = {"x": {0: T, 1: B}, "state": tuple({1: B} for _ in range(states))}
+    program = torch.export.export(model, tuple(given), dynamic_shapes=sizes)
+    converted = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert [node.op_type for node in converted.model.graph].count("Scan") == 7
+    file = io.BytesIO()
+    converted.save(file)
+    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    for steps, batch in SIZES:
+        given = [3 * torch.randn(steps, batch, 3), *(torch.randn(4, batch, 4) for _ in range(states))]
+        found = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, given, strict=True)})
+        for mine, right in zip(found, model(*given), strict=True):
+            torch.testing.assert_close(torch.from_numpy(mine), right, rtol=1e-4, atol=1e-5)
+
+
 @needs_scan
 def test_resets_are_an_input_of_the_graph():
     layer = na.NoisyRNN(3, 4, bidirectional=True, zoneout=0.2, recurrent_dropout=0.5).eval()

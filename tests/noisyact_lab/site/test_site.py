@@ -3,6 +3,7 @@
 import re
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,24 @@ def test_gains_have_the_sign_of_better():
     assert "+7.60 | 6.7 ± 1.1" in words
     execute, *_ = (line for line in results.gains(ROOT).splitlines() if "Execute" in line)
     assert "+1.64 | -0.4 ± 3.6" in execute
+
+
+def test_public_names_in_sentences_are_links():
+    """Code that is a public name, or a call of one; neither other code, nor a title."""
+    pytest.importorskip("sphinx", reason="needs the extra docs: sphinx is not installed")
+    from docutils import nodes, utils
+    from sphinx import addnodes
+
+    from noisyact_lab.site import extension
+
+    page = utils.new_document("page")
+    written = ["na.noisify(model, 'nah')", "NoisyLSTM", "noisyact.saturation", "nn.LSTM", "anneal", "noise", "x = NAN"]
+    page += nodes.paragraph("", "", *(nodes.literal("", text) for text in written))
+    page += nodes.title("", "", nodes.literal("", "noisify"))
+    extension._link_names(SimpleNamespace(env=SimpleNamespace(docname="page")), page)
+    found = {link.astext(): link["reftarget"] for link in page.findall(addnodes.pending_xref)}
+    names = ["noisyact.noisify", "noisyact.NoisyLSTM", "noisyact.saturation"]
+    assert found == dict(zip(written[:3], names, strict=True))
 
 
 def test_styles_stay_inside_the_playground():
