@@ -31,7 +31,7 @@ _PLACES = {
     "unique-plateau": "noisyact_lab.experiments.unique:UNIQUE_PLATEAU",
     "ptb-word": "noisyact_lab.experiments.ptb_word:PTB_WORD",
     "ptb-word-medium": "noisyact_lab.experiments.ptb_word:PTB_WORD_MEDIUM",
-    "ptb-word-zoneout": "noisyact_lab.experiments.ptb_zoneout:PTB_WORD_ZONEOUT",
+    "ptb-word-zoneout": "noisyact_lab.experiments.ptb_word:PTB_WORD_ZONEOUT",
     "ptb-char": "noisyact_lab.experiments.ptb_char:PTB_CHAR",
     "recall": "noisyact_lab.experiments.recall:RECALL",
     "recall-saturated": "noisyact_lab.experiments.recall:RECALL_SATURATED",

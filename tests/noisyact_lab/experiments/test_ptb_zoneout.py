@@ -10,8 +10,7 @@ import noisyact as na
 from noisyact_lab.engine.experiment import load_experiment
 from noisyact_lab.engine.job import Job
 from noisyact_lab.engine.run import run
-from noisyact_lab.experiments.ptb_word import PTB_WORD, Words
-from noisyact_lab.experiments.ptb_zoneout import PTB_WORD_ZONEOUT
+from noisyact_lab.experiments.ptb_word import PTB_WORD, PTB_WORD_ZONEOUT, Words
 
 ARMS = [arm.name for arm in PTB_WORD_ZONEOUT.arms]
 LEARNS = {"bound": 0.5, "hidden": 20, "epochs": 8, "first_epochs": 6}
