@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--repeats",
         type=_positive,
-        help="number of measurements for the median (default: activations 41, search 3, others 9); for resets, seconds",
+        help="number of measurements for the median (default: activations 41, search 3, others 9); for resets on a "
+        "CPU, seconds",
     )
     parser.add_argument(
         "--block", type=_positive, help="consecutive calls in each turn (default 1, recurrent on a CPU 5)"
@@ -50,8 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
     _check_device(parser, options.device)
     if options.json is not None and not options.json.parent.is_dir():  # else it would be said after the measurement
         parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
-    if options.what == "resets" and options.device != "cpu":
-        parser.error(f"--device {options.device}: `resets` measures the kernels for a CPU")
     if options.elements is None:
         options.elements = 2**22 if options.device == "cpu" else 2**28
     if options.elements % activations.FEATURES:
@@ -112,7 +111,7 @@ def _results(options: argparse.Namespace) -> tuple[Any, Iterator[Any]]:
     if options.what == "updates":
         return updates, updates.measure(options.repeats or 9, options.device)
     if options.what == "resets":
-        return resets, resets.measure(resets.SHAPES, options.repeats or 9, options.threads)
+        return resets, resets.measure(resets.SHAPES, options.repeats or 9, options.threads, options.device)
     if options.device == "cpu":
         return recurrent, recurrent.measure(recurrent.SHAPES, options.repeats or 9, options.threads, options.block or 5)
     return recurrent_gpu, recurrent_gpu.measure(recurrent_gpu.CASES, options.repeats or 9)

@@ -1,4 +1,4 @@
-"""CPU benchmark of resets: the time of a recurrent layer with a mask of resets against the same call without one."""
+"""Benchmark of resets: the time of a recurrent layer with a mask of resets against the same call without one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRecurrent
 from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import WrongResult
+from noisyact_lab.bench.recurrent_gpu import exact_products, median_ms
 from noisyact_lab.bench.timing import least_times
 
 __all__ = ["LAYERS", "SHAPES", "Row", "measure", "table"]
@@ -30,7 +31,9 @@ SHARE = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One layer and shape: the least milliseconds of forward and backward, and those with resets over those without."""
+    """One layer and shape: milliseconds of forward and backward, the least ones on a CPU and the median on a GPU; and
+    those with resets over those without.
+    """
 
     layer: str
     shape: tuple[int, int, int]
@@ -39,24 +42,39 @@ class Row:
     ratio: float
 
 
-def measure(shapes: list[tuple[int, int, int]], seconds: float, threads: int) -> Iterator[Row | WrongResult]:
-    """Measure every layer and shape, in turns with and without resets for about the given seconds each.
+def measure(
+    shapes: list[tuple[int, int, int]], repeats: float, threads: int, device: str = "cpu"
+) -> Iterator[Row | WrongResult]:
+    """Measure every layer and shape, in turns with and without resets.
 
     A case is measured only if its output and gradients equal those of the reference.
+
+    Args:
+        repeats: on a CPU about how many seconds to measure a case, on a GPU the number of turns.
+        threads: the number of CPU threads.
     """
+    on_cpu = torch.device(device).type == "cpu"
     for shape in shapes:
         for name, make, options in LAYERS:
             steps, batch, hidden = shape
-            layer, x = make(hidden, hidden, backend="cpu", **options), torch.randn(steps, batch, hidden)
-            reset = torch.rand(steps, batch) < SHARE
+            layer = make(hidden, hidden, backend="cpu" if on_cpu else "triton", device=device, **options)
+            x, reset = torch.randn(steps, batch, hidden), (torch.rand(steps, batch) < SHARE).to(device)
+            x = x.to(device)
             try:
-                _check(layer, x[:7, :7], torch.rand(7, min(batch, 7)) < 0.3)
+                _check(layer, x[:7], (torch.rand(x[:7].shape[:2]) < 0.3).to(device))
             except AssertionError as error:
                 yield WrongResult(f"{name} {shape}: not measured, its results are wrong: {error}")
                 continue
             leaf, g = x.requires_grad_(), torch.randn_like(x)
-            plain, resets = least_times([_both(layer, leaf, g, None), _both(layer, leaf, g, reset)], seconds, threads)
-            yield Row(name, shape, plain * 1e3, resets * 1e3, resets / plain)
+            both = [_both(layer, leaf, g, None), _both(layer, leaf, g, reset)]
+            plain, resets = _times_ms(both, repeats, threads, on_cpu)
+            yield Row(name, shape, plain, resets, resets / plain)
+
+
+def _times_ms(functions: list[Callable[[], object]], repeats: float, threads: int, on_cpu: bool) -> list[float]:
+    if on_cpu:
+        return [seconds * 1e3 for seconds in least_times(functions, repeats, threads)]
+    return median_ms(functions, int(repeats))
 
 
 def _both(layer: NoisyRecurrent, x: Tensor, g: Tensor, reset: Tensor | None) -> Callable[[], object]:
@@ -71,16 +89,22 @@ def _both(layer: NoisyRecurrent, x: Tensor, g: Tensor, reset: Tensor | None) -> 
 
 
 def _check(layer: NoisyRecurrent, x: Tensor, reset: Tensor) -> None:
-    """Compare output and all gradients with the reference backend, for the same noise."""
+    """Compare output and all gradients with the reference backend, for the same noise, by the norm of the difference.
+
+    Rounding moves a few values across a kink, where the derivative jumps, so the bound of gradients is wide.
+    """
     results = []
     for backend in (layer.backend, "reference"):
         layer.backend, kept = backend, layer.backend
         leaf = x.detach().requires_grad_()
-        y = layer(leaf, reset=reset, seed=1)[0]
-        results.append([y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])])
+        with exact_products():
+            y = layer(leaf, reset=reset, seed=1)[0]
+            results.append([y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])])
         layer.backend = kept
-    for mine, right in zip(*results, strict=True):
-        torch.testing.assert_close(mine, right, rtol=1e-3, atol=1e-4 * right.abs().max().clamp(min=1e-6).item())
+    for index, (mine, right) in enumerate(zip(*results, strict=True)):
+        off, bound = ((mine - right).norm() / right.norm().clamp(min=1e-6)).item(), 5e-3 if index else 1e-4
+        if not off <= bound:
+            raise AssertionError(f"result {index} is off by {off:.2g} of its norm, allowed {bound:.2g}")
 
 
 def table(rows: list[Row], width: int | None = None) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from noisyact.ops.deferred_leaf import Contributions
-from noisyact_lab.bench import activations, attention, search, timing, updates
+from noisyact_lab.bench import activations, attention, resets, search, timing, updates
 from noisyact_lab.bench.__main__ import main
 from noisyact_lab.engine.folder.records import commit
 
@@ -98,6 +98,20 @@ def test_an_attention_model_whose_step_has_a_wrong_gradient_is_not_measured(monk
     assert main(["attention", "--device", "cpu", "--repeats", "1"]) == 1
     said = capsys.readouterr()
     assert "in a step, allowed 1e-3" in said.out + said.err
+
+
+def test_resets(monkeypatch, capsys):
+    monkeypatch.setattr(resets, "SHAPES", [(9, 3, 8)])
+    arguments = ["resets", "--device", "cpu", "--repeats", "1", "--threads", "1"]
+    assert main(arguments) == 0
+    assert "soft LSTM without noise" in capsys.readouterr().out
+    monkeypatch.setattr(resets, "_check", lambda layer, x, reset: resets_are_wrong())
+    assert main(arguments) == 1
+    assert "REFUSED" in capsys.readouterr().out
+
+
+def resets_are_wrong():
+    raise AssertionError("off by 1")
 
 
 def test_updates_of_small_runs(monkeypatch, capsys, tmp_path):

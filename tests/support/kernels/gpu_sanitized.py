@@ -81,9 +81,12 @@ def cells() -> Iterator[tuple[str, Run]]:
             )
             q = normal(batch, 210) if kind == "gru" else None
             h = h if kind == "gru" else None
-            new, extra, kept = step.cell_forward(kind, a, q, h, c, p, SEED, case.cell_noise)
+            place = {"first_step": 7, "rows": torch.arange(batch, device=DEVICE)}
+            new, extra, kept = step.cell_forward(kind, a, q, h, c, p, SEED, case.cell_noise, **place)
             dc = normal(batch, 70) if kind == "lstm" else None
-            found = step.cell_backward(kind, normal(batch, 70), dc, kept, extra, h, c, p, SEED, case.cell_noise)
+            found = step.cell_backward(
+                kind, normal(batch, 70), dc, kept, extra, h, c, p, SEED, case.cell_noise, **place
+            )
             return [new, extra, kept, *(t for t in found if t is not None)]
 
         yield f"cell {kind} {noise}", run
@@ -94,6 +97,8 @@ def layers() -> Iterator[tuple[str, Run]]:
     small, odd = {"hidden": 40, "inputs": 16}, {"hidden": 37, "inputs": 7}
     large = {"hidden": 300 if DEVICE == "cuda" else 270, "inputs": 9}
     packed, reverse = {**odd, "packed": True}, {**odd, "reverse": True, "state": False}
+    ruled = {"share": 0.3, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
+    masked = {"zoneout": (0.3, 0.2), "dropout": 0.4, "packed": True}
     short, soft = {**small, "dtype": SHORT}, {**odd, "hard": False, "bias": False, "has_p": False}
     cases = [
         ("one launch, products in it", PROCESSORS, "lstm", "nah", small),
@@ -104,6 +109,9 @@ def layers() -> Iterator[tuple[str, Run]]:
         ("one launch, reverse", PROCESSORS, "lstm", "nan", reverse),
         ("one launch, 16 bits", PROCESSORS, "lstm", "nah", short),
         ("one launch, soft", PROCESSORS, "lstm", "nah", soft),
+        ("one launch, all rules", PROCESSORS, "lstm", "nah", {**odd, **ruled}),
+        ("one launch, all rules", PROCESSORS, "gru", "nah", {**odd, **ruled, "reverse": True, "state": False}),
+        ("one launch, masks, packed", PROCESSORS, "lstm", "nah", {**odd, **masked}),
         ("step by step", 0, "lstm", "nah", odd),
         ("step by step", 0, "gru", "nah", packed),
         ("step by step", 0, "rnn_relu", "nah", odd),
@@ -113,9 +121,9 @@ def layers() -> Iterator[tuple[str, Run]]:
         ("step by step", 0, "gru", "nanil", {**odd, "dtype": torch.float64, "reverse": True}),
         ("step by step", 0, "lstm", "nah", {**odd, "projection": 11}),
         ("step by step", 0, "lstm", "nah", {**packed, "projection": 11, "dtype": torch.float64}),
-        ("step by step", 0, "lstm", "nah", {**odd, **RULES}),
-        ("step by step", 0, "gru", "nah", {**odd, **RULES, "reverse": True}),
-        ("step by step", 0, "lstm", "nah", {**odd, **RULES, "projection": 11}),
+        ("step by step", 0, "lstm", "nah", {**odd, **ruled}),
+        ("step by step", 0, "gru", "nah", {**odd, **ruled, "reverse": True}),
+        ("step by step", 0, "lstm", "nah", {**odd, **ruled, "projection": 11}),
     ]
     if DEVICE == "cuda":  # the interpreter takes minutes for these
         cases += [
@@ -124,6 +132,8 @@ def layers() -> Iterator[tuple[str, Run]]:
             ("one launch, weights in parts, teams", PROCESSORS, "rnn_tanh", "nan", large),
             ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", {**large, "dtype": SHORT}),
             ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", {**large, "packed": True}),
+            ("one launch, weights in parts, teams, all rules", PROCESSORS, "lstm", "nah", {**large, **ruled}),
+            ("one launch, weights in parts, teams, all rules", PROCESSORS, "gru", "nah", {**large, **ruled}),
         ]
     for name, room, kind, noise, sizes in cases:
 

@@ -15,8 +15,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_factors, lstm_factors, per_unit, tanh_d
-from noisyact.ops.recurrent.gpu.masks import LEARNED, draw_words, mixed, zone
+from noisyact.ops.recurrent.gpu.cells import (
+    GRU,
+    LEARNED,
+    LSTM,
+    draw_four,
+    draw_words,
+    gru_factors,
+    lstm_factors,
+    mixed,
+    per_unit,
+    tanh_d,
+    zone,
+)
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
 from noisyact.ops.recurrent.gpu.sums import add_rows, finish_sums, sum_of_slices

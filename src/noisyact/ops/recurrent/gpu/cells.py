@@ -1,4 +1,5 @@
-"""The cells in Triton on tiles of sequences and units: values for forward, factors of the gradients for backward.
+"""The cells in Triton on tiles of sequences and units: values for forward, factors of the gradients for backward; and
+the masks of zoneout and recurrent dropout, which StateRules in ../types.py specifies.
 
 They must equal reference.py. The compile-time constants are KIND; GATE (a scheme's code), GATE_LEAK and GATE_CLIP of
 the sigmoids; STATE, STATE_LEAK and STATE_CLIP of the tanh; IS_HARD; and DRAW, which selects xi or its expectation. All
@@ -14,11 +15,13 @@ from noisyact.ops.triton.normal import four_words, normal_pair
 from noisyact.ops.triton.phi import HARD, SOFT_SIGMOID, SOFT_TANH, drawn_epsilon, expected_epsilon, phi, phi_derivatives
 
 __all__ = [
-    "GRU", "LSTM", "RNN_RELU", "RNN_TANH", "draw_four", "gru_factors", "gru_values", "lstm_factors", "lstm_values",
-    "per_unit", "sigm", "sigm_d", "tanh", "tanh_d",
+    "GRU", "LEARNED", "LSTM", "RNN_RELU", "RNN_TANH", "draw_four", "draw_words", "dropout_kernel", "gru_factors",
+    "gru_values", "lstm_factors", "lstm_values", "mixed", "per_unit", "sigm", "sigm_d", "tanh", "tanh_d", "zone",
 ]  # fmt: skip
 
 LSTM, GRU, RNN_TANH, RNN_RELU = (tl.constexpr(code) for code in range(4))
+LEARNED = tl.constexpr(2)
+"""The RESET of a layer with `reset_h`; 1 stands for resets to zeros, and 0 for none."""
 
 
 @triton.jit
@@ -41,6 +44,16 @@ def draw_four(seed, unit, row, step, block: tl.constexpr, NUMBER: tl.constexpr =
     n0, n1 = normal_pair(w0, w1, NUMBER)
     n2, n3 = normal_pair(w2, w3, NUMBER)
     return n0, n1, n2, n3
+
+
+@triton.jit
+def draw_words(seed, unit, row, step, block: tl.constexpr):
+    """Words 0 and 1 of counter (unit, row, step, block) for every row and unit. Of a row number 32 bits count."""
+    zero = (row[:, None] * 0 + unit[None, :] * 0).to(tl.uint32)
+    w0, w1, _, _ = four_words(
+        seed, zero + unit[None, :].to(tl.uint32), zero + row[:, None].to(tl.uint32), zero + step, zero + block
+    )
+    return w0, w1
 
 
 @triton.jit
@@ -159,3 +172,37 @@ def gru_factors(
         to_q * r_x, (h - candidate) * z_x, to_n * r, to_n, z,
         to_q * r_p, (h - candidate) * z_p, (1.0 - z) * n_p,
     )  # fmt: skip
+
+
+@triton.jit
+def zone(words, limit, MASKED: tl.constexpr):
+    """The zoneout of a tile for :func:`mixed`: the units whose word is below the limit, or the expectation."""
+    if MASKED:
+        return words < limit.to(tl.uint32)
+    else:
+        return limit.to(tl.uint32).to(tl.float32) * 2.3283064365386963e-10  # 2^-32
+
+
+@triton.jit
+def mixed(chosen, old, new, MASKED: tl.constexpr):
+    """The old values in the units of a zone, and the new ones in the others; without masks the expectation."""
+    if MASKED:
+        return tl.where(chosen, old, new)
+    else:
+        return chosen * old + (1.0 - chosen) * new
+
+
+@triton.jit(do_not_specialize=["limit", "B", "H"])
+def dropout_kernel(
+    factors_ptr, rows_ptr, seed_ptr, scale, limit, B, H, HAS_ROWS: tl.constexpr, BB: tl.constexpr, BU: tl.constexpr
+):
+    """Write 0 for the chosen units, and the scale for all others."""
+    m = tl.program_id(0) * BB + tl.arange(0, BB)
+    n = tl.program_id(1) * BU + tl.arange(0, BU)
+    inside = (m < B)[:, None] & (n < H)[None, :]
+    row = m
+    if HAS_ROWS:
+        row = tl.load(rows_ptr + m, mask=m < B, other=0)
+    word, _ = draw_words(tl.load(seed_ptr), n, row, 0, 3)
+    factors = tl.where(zone(word, limit, True), 0.0, scale)
+    tl.store(factors_ptr + m.to(tl.int64)[:, None] * H + n[None, :], factors, mask=inside)

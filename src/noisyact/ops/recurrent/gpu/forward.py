@@ -13,8 +13,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.recurrent.gpu.cells import GRU, LSTM, draw_four, gru_values, lstm_values, per_unit, tanh
-from noisyact.ops.recurrent.gpu.masks import LEARNED, draw_words, mixed, zone
+from noisyact.ops.recurrent.gpu.cells import (
+    GRU,
+    LEARNED,
+    LSTM,
+    draw_four,
+    draw_words,
+    gru_values,
+    lstm_values,
+    mixed,
+    per_unit,
+    tanh,
+    zone,
+)
 from noisyact.ops.recurrent.gpu.packing import pack_lines
 from noisyact.ops.recurrent.gpu.products import write_input_product
 from noisyact.ops.triton.barrier import PATIENCE, arrive, wait

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from noisyact.noise import threshold
-from noisyact.ops.recurrent.gpu.masks import LEARNED, dropout_kernel
+from noisyact.ops.recurrent.gpu.cells import LEARNED, dropout_kernel
 from noisyact.ops.recurrent.types import StateRules
 from noisyact.ops.triton.launch import Launcher
 
