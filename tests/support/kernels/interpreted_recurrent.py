@@ -108,6 +108,18 @@ def test_layers_with_rules_equal_the_reference(case):
                 assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_reset_replaces_a_state_that_is_not_finite(kind):
+    case = Case(kind, 2, 3, 5, share=1.0, learned=False)
+    for state in (case.h0, case.c0):
+        if state is not None:
+            state.data.fill_(float("nan"))
+    mine = case.by_kernels()
+    for name, gradient in case.gradients(mine, case.leaves()).items():
+        assert gradient.isfinite().all(), name
+    assert all(result.isfinite().all() for result in mine)
+
+
 TOGETHER = [
     Case("lstm", 3, 3, 37, packed=True),
     Case("gru", 2, 3, 20, noise="nan:alpha=1.0", state=False),

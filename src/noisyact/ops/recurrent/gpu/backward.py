@@ -106,7 +106,7 @@ def backward_kernel(
             dreset_h = tl.load(dreset_h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
             if KIND == LSTM:
                 dreset_c = tl.load(dreset_c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
-    if MASKED and (ZONEOUT_H or ZONEOUT_C):
+    if MASKED:
         mask_seed = tl.load(mask_seed_ptr)
     extra_c_ptr = extra_ptr  # the c that the next step has
     if ZONEOUT_C:

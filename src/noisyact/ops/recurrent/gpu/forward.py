@@ -97,16 +97,16 @@ def forward_kernel(
         place = tl.load(rows_ptr + m, mask=in_rows, other=0).to(tl.uint32)
     if DROPOUT:
         seen_factors = tl.load(dropout_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0)
-    anew_h, anew_c = h * 0, c * 0  # the state after a reset
+    anew_h, anew_c = tl.zeros((BB, BU), tl.float32), tl.zeros((BB, BU), tl.float32)  # the state after a reset
     if RESET == LEARNED:
         anew_h = tl.load(reset_h_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
         if KIND == LSTM:
             anew_c = tl.load(reset_c_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
     if RESET > 0:
-        t = T - 1 if REVERSE else 0
-        fresh = tl.load(reset_ptr + t * B + m, mask=in_rows & (first == 0), other=0).to(tl.int1)[:, None]
-        h, c = tl.where(fresh, anew_h, h), tl.where(fresh, anew_c, c)
-    if MASKED and (ZONEOUT_H or ZONEOUT_C):
+        entry = (T - 1) * B + m if REVERSE else m
+        begins = tl.load(reset_ptr + entry, mask=in_rows & (first == 0), other=0).to(tl.int1)[:, None]
+        h, c = tl.where(begins, anew_h, h), tl.where(begins, anew_c, c)
+    if MASKED:
         mask_seed = tl.load(mask_seed_ptr)
     slot_size = tl.cdiv(B, BB) * BB * P
     own = exchange_ptr + m[:, None] * P + n[None, :]
