@@ -29,8 +29,8 @@ import noisyact as na
 from noisyact.ops.activation import triton as activation
 from noisyact.ops.attention import triton as attention
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu import step
 from noisyact.ops.recurrent.gpu.plan import processors
+from noisyact.ops.recurrent.gpu.steps import cell as step
 from noisyact.ops.recurrent.types import GATES, LayerWeights
 from noisyact_lab.models import ntm_kernels
 

@@ -14,8 +14,9 @@ from noisyact.noise import recurrent_normal, recurrent_positions
 from noisyact.ops.recurrent import cell, reference
 from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
-from noisyact.ops.recurrent.gpu import registration, step
+from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.gpu.call import packed_rows
+from noisyact.ops.recurrent.gpu.steps import cell as step
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, LayerWeights
 
 # Triton 3.6 asks NumPy for numbers in a way that NumPy 2.4 no longer answers and earlier ones warn about.

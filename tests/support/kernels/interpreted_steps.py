@@ -7,7 +7,7 @@ from recurrent_cases import Case
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu import step
+from noisyact.ops.recurrent.gpu.steps import cell
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
 from noisyact.ops.recurrent.types import LayerWeights
 
@@ -117,9 +117,9 @@ def test_a_cell_of_float64():
     right = reference.cell("lstm", a, None, case.h0, c, p.reshape(5, 7), xi, case.cell_noise)
     gradients = torch.autograd.grad(right[0].sum() + right[1].sum(), [a, c, p])
     with torch.no_grad():
-        *mine, kept = step.cell_forward("lstm", a, None, None, c, p, case.seed, case.cell_noise)
+        *mine, kept = cell.cell_forward("lstm", a, None, None, c, p, case.seed, case.cell_noise)
         ones = torch.ones_like(c)
-        da, _, dp, dc = step.cell_backward(
+        da, _, dp, dc = cell.cell_backward(
             "lstm", ones, ones, kept, mine[1], None, c, p, case.seed, case.cell_noise
         )  # fmt: skip
     for one, other in zip((*mine, da, dc, dp.sum(0)), (*right, *gradients), strict=True):

@@ -55,12 +55,12 @@ def _forward(
     On a GPU the kernel writes the scales that it used to `kept_noise`.
     """
     if a.device.type == "cuda":
-        from noisyact.ops.recurrent.gpu import step
+        from noisyact.ops.recurrent.gpu.steps import cell as gpu
 
         tensors = (a, recurrent, h, c, p, rows)
         a, recurrent, h, c, p, rows = (None if t is None else t.detach().contiguous() for t in tensors)  # pyright: ignore[reportAssignmentType]
         with on(a.device):
-            return step.cell_forward(kind, a, recurrent, h, c, p, seed, noise, kept_noise, first_step, rows)
+            return gpu.cell_forward(kind, a, recurrent, h, c, p, seed, noise, kept_noise, first_step, rows)
     return cpu.cell_forward(kind, a, recurrent, h, c, p, seed, noise, first_step, rows)
 
 
@@ -70,11 +70,11 @@ def _backward(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:  # fmt: skip
     """The gradients of a, of the GRU's recurrent product, of p in parts, and the direct gradient of c or h."""
     if gates.device.type == "cuda":
-        from noisyact.ops.recurrent.gpu import step
+        from noisyact.ops.recurrent.gpu.steps import cell as gpu
 
         dh, dc, h, c, p, rows = (None if t is None else t.contiguous() for t in (dh, dc, h, c, p, rows))  # pyright: ignore[reportAssignmentType]
         with on(gates.device):
-            return step.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise, first_step, rows)
+            return gpu.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise, first_step, rows)
     return cpu.cell_backward(kind, dh, dc, gates, extra, h, c, p, seed, noise, first_step, rows)
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
-from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn, recurrent_weights, ruled_weights
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
+from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights, ruled_weights
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
 from noisyact.ops.triton import on
 

@@ -15,9 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows
-from noisyact.ops.recurrent.gpu.cublas import recurrent_weights, ruled_weights
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.gpu.steps.backward import backward_kernel, state_backward_kernel
+from noisyact.ops.recurrent.gpu.steps.cublas import recurrent_weights, ruled_weights
 from noisyact.ops.recurrent.gpu.steps.forward import forward_kernel, state_kernel
 from noisyact.ops.recurrent.gpu.steps.rules import step_rules
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
@@ -95,6 +95,7 @@ def layer_forward(
             (h0, y, h_n, reset, reset_h, rows, mask_seed, dropout, seen), (output,),
         )  # fmt: skip
     sizes, w = call.every_size(), weights.w_hh.t()
+    w_project: Any = None if weights.w_hr is None else weights.w_hr.t()
     outputs, sums = y.view(-1, output).split(sizes), a.split(sizes)
     for t, before, size, known, position in timeline(sizes, call.reverse, rules.first_step):
         to = sums[t] if q is None else q
@@ -104,7 +105,7 @@ def layer_forward(
             _add_product(to[known:size], first[known:size], w, kind)
         run(size, *position)
         if end is not None:
-            torch.mm(_first(m, size), weights.w_hr.t(), out=outputs[t])
+            torch.mm(_first(m, size), w_project, out=outputs[t])
             end(size, *position)
     return y, a, extra
 
@@ -124,7 +125,8 @@ def layer_backward(
             W_ih x and then those of W_hh h.
     """
     kind, batch, (output, hidden) = call.kind, call.batch, _widths(weights)
-    (y, a, extra), p, w_hh, w_hr, number = kept, weights.p, weights.w_hh, weights.w_hr, _number(x)
+    (y, a, extra), p, w_hh, number = kept, weights.p, weights.w_hh, _number(x)
+    w_project: Any = weights.w_hr
     noise, seed, projected, rows = call.noise, call.seeds[index], weights.w_hr is not None, len(x)
     wide = w_hh.shape[0]
     dh = x.new_empty(batch, output)
@@ -163,25 +165,25 @@ def layer_backward(
             (dh, carry_h, dy, dh_n, owed, dreset_h, reset, places, mask_seed, dropout), (output,),
         )  # fmt: skip
     sizes = call.every_size()
-    of_steps, of_owed = dgates[:, -wide:].split(sizes), None if owed is None else owed.split(sizes)
+    of_steps, of_owed = dgates[:, -wide:].split(sizes), () if owed is None else owed.split(sizes)
     for t, _, size, known, position in reversed(timeline(sizes, call.reverse, rules.first_step)):
         if begin is not None:
             begin(size, *position)
-            torch.mm(of_owed[t], w_hr, out=_first(dm, size))
+            torch.mm(of_owed[t], w_project, out=_first(dm, size))
         run(size, *position)
         needed = size if wants_h0 or wants_reset else known
         if needed:
             torch.mm(_first(of_steps[t], needed), w_hh, out=_first(dh, needed))
-    d_ih, dw_ih, dw_hh, dw_hr = dgates[:, :wide], None, None, None
+    d_ih, of_weights = dgates[:, :wide], LayerWeights(None, None)  # pyright: ignore[reportArgumentType]
     if wants_weights:
-        dw_ih = torch.mm(d_ih.t(), x)
         if rules.kernel.change_product():
             dw_hh = ruled_weights(dgates[:, -wide:], y, h0, call, rules.kernel)
         else:
             dw_hh = recurrent_weights(dgates, wide, y, h0, call.before, batch, call.reverse)
         dw_hr = None if owed is None or m is None else torch.mm(owed.t(), m)
+        of_weights = LayerWeights(torch.mm(d_ih.t(), x), dw_hh, w_hr=dw_hr)
     dp, db_ih, db_hh = _small_gradients(kind, sums, hidden, x.dtype)
-    of_weights = LayerWeights(dw_ih, dw_hh, db_ih, db_hh, dp, dw_hr)
+    of_weights = of_weights._replace(b_ih=db_ih, b_hh=db_hh, p=dp)
     dx = torch.mm(d_ih, weights.w_ih) if wants_x else None
     if not (wants_h0 or wants_reset):
         return LayerGradients(dx, of_weights, None, None, None, None)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.call import StackCall
-from noisyact.ops.recurrent.gpu.cublas import ProductsAsCudnn
+from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.gpu.steps.layer import layer_backward, layer_forward
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.ops.triton import on
