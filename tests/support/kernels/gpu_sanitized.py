@@ -38,7 +38,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROCESSORS = processors(torch.device(DEVICE)) if DEVICE == "cuda" else 132
 SHORT = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter cannot multiply bfloat16
 SEED = torch.tensor(2**61 + 12345, device=DEVICE)
-RULES = {"share": 0.4, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
 
 Run = Callable[[], list[Tensor]]
 
