@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.recurrent.gpu.masks import draw_words
+from noisyact.ops.recurrent.gpu.cells import draw_words
 
 __all__ = ["end_step", "keep_masks", "mixed", "places", "state_before", "taken_back"]
 
