@@ -30,14 +30,14 @@ from noisyact.ops.recurrent.gpu.cells import (
 )
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
-from noisyact.ops.recurrent.gpu.sums import add_rows, finish_sums, sum_of_slices
+from noisyact.ops.recurrent.gpu.sums import finish_sums, store_sums, sum_of_slices
 from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
 
 __all__ = ["backward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
+    do_not_specialize=["layer", "rounds", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
     do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr", "reset_ptr", "rows_ptr", "mask_seed_ptr"],
 )
 def backward_kernel(
@@ -45,31 +45,31 @@ def backward_kernel(
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
     x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, dreset_h_ptr, dreset_c_ptr,
     reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
-    layer, first, last, T, B, H, P, slice_size, programs, exchange_size, inputs, first_step, limit_h, limit_c,
+    layer, rounds, T, B, H, P, slice_size, programs, exchange_size, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, PRODUCTS_MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
     WANTS_RESET: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
-    PERSISTENT: tl.constexpr, RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
+    RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
     ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
     RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Run steps first to last - 1, counted from the end of the recurrence. Step T, if included, computes dh0, and what
-    a reset at the first step adds to dreset_h.
+    """Run `rounds` steps, T or T + 1, from the end of the recurrence. Step T computes dh0, and what a reset at the
+    first step adds to dreset_h.
 
     dgates: [rows, G H]; for the GRU [rows, 6 H], the gradients of W_ih x and then those of W_hh h, which differ only in
-    n. h0, c0, dh0, dc0, dhn and dcn: [layers, B, H], of which one layer is used; dhn and dcn are the gradients of the
-    final h and c. sums: for each block of the batch the gradients of p (if HAS_P), then the sums of those of i, f, g,
-    o, or of r, z, n through h and n through x; launches with first > 0 add to them. out: if PERSISTENT, the gradients
-    of p, b_ih and b_hh. packed: a buffer for the weights, then for the sums of teams, [programs, BB, TEAM BU] in
-    float32. exchange: [2, rows padded to a multiple of BB, G, P], then counters, initially zero: one for each block of
-    the batch, one for all programs, one for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: a common
-    divisor of H and the number of inputs if this launch also computes the products of dgates, else 0.
+    n. h0, c0, dh0, dc0, dhn, dcn, dreset_h and dreset_c: [layers, B, H], of which one layer is used; dhn and dcn are
+    the gradients of the final h and c. sums: for each block of the batch the gradients of p (if HAS_P), then the sums
+    of those of i, f, g, o, or of r, z, n through h and n through x. out: the gradients of p, b_ih and b_hh. packed: a
+    buffer for the weights, then for the sums of teams, [programs, BB, TEAM BU] in float32. exchange: [2, rows padded to
+    a multiple of BB, G, P], then counters, initially zero: one for each block of the batch, one for all programs, one
+    for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: a common divisor of H and the number of inputs
+    if this launch also computes the products of dgates, else 0.
 
-    dreset_h and dreset_c: [layers, B, H], like dh0; launches with first > 0 add to them. The arguments from reset to
-    dropout, first_step and the limits are those of KernelRules; without rules they are not used.
+    The arguments from reset to dropout, first_step and the limits are those of KernelRules; without rules they are not
+    used.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # the number of distinct gradients of gates
@@ -112,11 +112,6 @@ def backward_kernel(
             anew_h = tl.load(reset_h_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
         if KIND == LSTM:
             anew_c = tl.load(reset_c_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
-    if WANTS_RESET:
-        if first > 0:
-            dreset_h = tl.load(dreset_h_ptr + tile, mask=inside, other=0.0).to(tl.float32)
-            if KIND == LSTM:
-                dreset_c = tl.load(dreset_c_ptr + tile, mask=inside, other=0.0).to(tl.float32)
     if MASKED:
         mask_seed = tl.load(mask_seed_ptr)
     extra_c_ptr = extra_ptr  # the c that the next step has
@@ -155,9 +150,9 @@ def backward_kernel(
     elif TEAM > 1:
         team_unit = (pid % programs - member) * BU + line
         pack_team_columns(w_ptr, packed, line, team_unit, member * slice_size, slice_size, H, P, G)
-    elif first == 0:
+    else:
         pack_columns(w_ptr, packed, n, in_units, H, P, G, BU)
-    for i in range(first, last):
+    for i in range(rounds):
         t = i if REVERSE else T - 1 - i
         before = t + 1 if REVERSE else t - 1
         if PACKED:
@@ -246,8 +241,7 @@ def backward_kernel(
                 for other in tl.static_range(TEAM):
                     owed += tl.load(sums_for_own + other * (BB * TEAM * BU), cache_modifier=".cg")
             else:
-                if PERSISTENT:
-                    polls = wait(counter, i * programs, polls)
+                polls = wait(counter, i * programs, polls)
                 source = others + ((i + 1) & 1) * slot_size
                 product = tl.zeros((SLICES, BB, BU), tl.float32)
                 if RESIDENT:
@@ -270,8 +264,7 @@ def backward_kernel(
                 dreset_c += tl.where(cut, dc, 0.0)
             owed, dc = tl.where(cut, 0.0, owed), tl.where(cut, 0.0, dc)
         now = tl.where(active, owed + dy, 0.0)
-        if PERSISTENT:
-            now = tl.where(polls < PATIENCE, now, float("nan"))
+        now = tl.where(polls < PATIENCE, now, float("nan"))
         past, past_c = zero, zero  # the gradients that pass by the cell
         if ZONEOUT_H:
             past, now = mixed(zone_h, now, zero, MASKED), mixed(zone_h, zero, now, MASKED)
@@ -292,8 +285,7 @@ def backward_kernel(
         if G > 1:
             tl.store(to + P, g1.to(dtype))
             tl.store(to + 2 * P, g2.to(dtype))
-        if PERSISTENT:
-            arrive(counter)
+        arrive(counter)
 
         d = dgates_ptr + row * (ROW * H) + n[None, :]
         tl.store(d, g0.to(dtype), mask=active)
@@ -334,32 +326,30 @@ def backward_kernel(
             tl.store(dc0_ptr + tile, dc, mask=inside)
     sums = sums_ptr + block * ((SUMS + WIDE) * H) + n
     if HAS_P:
-        add_rows(sums, dp0, in_units, first)
+        store_sums(sums, dp0, in_units, False)
         if G > 1:
-            add_rows(sums + H, dp1, in_units, first)
-            add_rows(sums + 2 * H, dp2, in_units, first)
+            store_sums(sums + H, dp1, in_units, False)
+            store_sums(sums + 2 * H, dp2, in_units, False)
         if G > 3:
-            add_rows(sums + 3 * H, dp3, in_units, first)
-            add_rows(sums + 4 * H, dp4, in_units, first)
+            store_sums(sums + 3 * H, dp3, in_units, False)
+            store_sums(sums + 4 * H, dp4, in_units, False)
     sums += SUMS * H
-    add_rows(sums, db0, in_units, first)
+    store_sums(sums, db0, in_units, False)
     if G > 1:
-        add_rows(sums + H, db1, in_units, first)
-        add_rows(sums + 2 * H, db2, in_units, first)
-        add_rows(sums + 3 * H, db3, in_units, first)
-    if PERSISTENT:
-        blocks = tl.cdiv(B, BB)
-        for_all = counter - block + blocks
-        arrive(for_all)
-        if PRODUCTS_MULTIPLE > 0 or block == 0:
-            polls = wait(for_all, programs * blocks, polls)
-        if block == 0:
-            finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
-        if PRODUCTS_MULTIPLE > 0:
-            write_products(
-                dgates_ptr, x_ptr, y_ptr, h0_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs,
-                polls < PATIENCE, G, ROW, PRODUCTS_MULTIPLE, WANTS_X, REVERSE, HAS_STATE, PRECISION,
-            )  # fmt: skip
-    if PERSISTENT:
-        if polls >= PATIENCE:
-            tl.store(alarm_ptr, 1)
+        store_sums(sums + H, db1, in_units, False)
+        store_sums(sums + 2 * H, db2, in_units, False)
+        store_sums(sums + 3 * H, db3, in_units, False)
+    blocks = tl.cdiv(B, BB)
+    for_all = counter - block + blocks
+    arrive(for_all)
+    if PRODUCTS_MULTIPLE > 0 or block == 0:
+        polls = wait(for_all, programs * blocks, polls)
+    if block == 0:
+        finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
+    if PRODUCTS_MULTIPLE > 0:
+        write_products(
+            dgates_ptr, x_ptr, y_ptr, h0_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs,
+            polls < PATIENCE, G, ROW, PRODUCTS_MULTIPLE, WANTS_X, REVERSE, HAS_STATE, PRECISION,
+        )  # fmt: skip
+    if polls >= PATIENCE:
+        tl.store(alarm_ptr, 1)

@@ -34,7 +34,7 @@ __all__ = ["forward_kernel"]
 
 
 @triton.jit(
-    do_not_specialize=["layer", "first", "last", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
+    do_not_specialize=["layer", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
     do_not_specialize_on_alignment=[
         "seed_ptr", "kept_gate_scale_ptr", "kept_state_scale_ptr", "alarm_ptr", "reset_ptr", "rows_ptr",
         "mask_seed_ptr",
@@ -44,24 +44,24 @@ def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr,
     kept_gate_scale_ptr, kept_state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr,
     exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr, reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
-    layer, first, last, T, B, H, P, programs, exchange_size, inputs, first_step, limit_h, limit_c,
+    layer, T, B, H, P, programs, exchange_size, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, KEEP_SCALES: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr,
-    PACKED: tl.constexpr, PERSISTENT: tl.constexpr, RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
+    PACKED: tl.constexpr, RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
     ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Run steps first to last - 1 in the order of the recurrence.
+    """Run all steps in the order of the recurrence.
 
     h0, c0, hn and cn: [layers, B, H], of which one layer is used. a: [rows, G H], W_ih x; computed here from x if
     PRODUCT_MULTIPLE is not 0; with KEEP it receives the pre-activations. w: [G H, H]. packed: a buffer for the weights
     in reading order. y: [rows, H]. extra: with KEEP, [rows, H], the LSTM's c or the GRU's W_hn h + b_hn. exchange:
-    [2, rows padded to a multiple of BB, P], initially zero (unless PERSISTENT, the second slot holds the initial h),
-    then a counter for each block of the batch. If RESIDENT it holds `exchange_size` numbers for each layer, else those
-    of this layer only, because a large layer has no register left for an offset.
+    [2, rows padded to a multiple of BB, P], initially zero, then a counter for each block of the batch. If RESIDENT it
+    holds `exchange_size` numbers for each layer, else those of this layer only, because a large layer has no register
+    left for an offset.
 
     The arguments from reset to dropout, first_step and the limits are those of KernelRules; without rules they are not
     used. What the programs exchange is what the next product must see: h after the resets of the next step, times the
@@ -115,7 +115,7 @@ def forward_kernel(
             anew_c = tl.load(reset_c_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
     if RESET > 0:
         entry = (T - 1) * B + m if REVERSE else m
-        begins = tl.load(reset_ptr + entry, mask=in_rows & (first == 0), other=0).to(tl.int1)[:, None]
+        begins = tl.load(reset_ptr + entry, mask=in_rows, other=0).to(tl.int1)[:, None]
         h, c = tl.where(begins, anew_h, h), tl.where(begins, anew_c, c)
     if MASKED:
         mask_seed = tl.load(mask_seed_ptr)
@@ -146,12 +146,12 @@ def forward_kernel(
     if RESIDENT:
         weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
-    elif first == 0:
+    else:
         pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
-    if BEGINS and PERSISTENT:
+    if BEGINS:
         tl.store(own + slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
         arrive(counter)
-    for i in range(first, last):
+    for i in range(T):
         t = T - 1 - i if REVERSE else i
         offset, size = t * B, B
         if PACKED:
@@ -183,8 +183,7 @@ def forward_kernel(
 
         product = tl.zeros((GP * BU, BB) if LINES_FIRST else (BB, GP * BU), tl.float32)
         if i >= START:
-            if PERSISTENT:
-                polls = wait(counter, (i + told) * programs, polls)
+            polls = wait(counter, (i + told) * programs, polls)
             source = others + ((i + 1) & 1) * slot_size
             if RESIDENT:
                 hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
@@ -230,14 +229,12 @@ def forward_kernel(
         if ZONEOUT_H:
             new = mixed(zone_h, h, new, MASKED)
         h = tl.where(active, new, h)
-        if PERSISTENT:
-            h = tl.where(polls < PATIENCE, h, float("nan"))
+        h = tl.where(polls < PATIENCE, h, float("nan"))
         out, out_c = h, c
         if RESET > 0:
             h, c = tl.where(fresh, anew_h, h), tl.where(fresh, anew_c, c)
         tl.store(own + (i & 1) * slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
-        if PERSISTENT:
-            arrive(counter)
+        arrive(counter)
         tl.store(y_ptr + row * H + n[None, :], out.to(dtype), mask=active)
         if KEEP:
             tl.store(a, a0.to(dtype), mask=active)
@@ -253,6 +250,5 @@ def forward_kernel(
     tl.store(hn_ptr + tile, h, mask=inside)
     if KIND == LSTM:
         tl.store(cn_ptr + tile, c, mask=inside)
-    if PERSISTENT:
-        if polls >= PATIENCE:
-            tl.store(alarm_ptr, 1)
+    if polls >= PATIENCE:
+        tl.store(alarm_ptr, 1)

@@ -42,13 +42,11 @@ def _launcher(
 ) -> Launcher:  # fmt: skip
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
-        "PERSISTENT": plan.persistent, "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident,
-        "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps,
+        "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident,
+        "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps, "launch_cooperative_grid": True,
     }  # fmt: skip
     if kernel is backward_kernel:
         constants |= {"SLICES": plan.slices, "TEAM": plan.team}
-    if plan.persistent:
-        constants["launch_cooperative_grid"] = True
     return Launcher(kernel, constants)
 
 
@@ -153,23 +151,16 @@ def rules_of(call: StackCall, hidden: int) -> Sequence[KernelRules] | None:
     return [kernel_rules(call.kind, own, call.batch, hidden) for own in call.rules]
 
 
-def _states(like: Tensor, layers: int, batch: int, hidden: int, plan: Plan) -> Tensor:
-    """An empty tensor for the states, in float32 if one launch passes them to the next."""
-    if plan.persistent:
-        return like.new_empty(layers, batch, hidden)
-    return torch.empty(layers, batch, hidden, dtype=torch.float32, device=like.device)
-
-
-def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: int, plan: Plan, sizes: Sizes) -> Buffers:
+def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: int, sizes: Sizes) -> Buffers:
     """Buffers for stacked layers."""
-    h_n = _states(like, layers, batch, hidden, plan)
-    c_n = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
+    h_n = like.new_empty(layers, batch, hidden)
+    c_n = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
     return Buffers(h_n, c_n, like.new_zeros(layers, sizes.exchange))
 
 
 def backward_buffers(
     kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, wants_reset: bool,
-    plan: Plan, sizes: Sizes,
+    sizes: Sizes,
 ) -> BackwardBuffers:  # fmt: skip
     """Buffers for stacked layers."""
     gates = GATES[kind]
@@ -179,14 +170,14 @@ def backward_buffers(
     parts = [count * hidden, gates * hidden, gates * hidden]
     gradients = like.new_empty(layers * sum(parts)).split_with_sizes(parts * layers)
     dh0 = dc0 = None
-    if wants_h0 or not plan.persistent:
-        dh0 = _states(like, layers, batch, hidden, plan)
-        dc0 = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
+    if wants_h0:
+        dh0 = like.new_empty(layers, batch, hidden)
+        dc0 = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
     exchange = like.new_zeros(layers, sizes.exchange)
     if not wants_reset:
         return BackwardBuffers(dgates, sums, gradients, exchange, dh0, dc0)
-    dreset_h = _states(like, layers, batch, hidden, plan)
-    dreset_c = _states(like, layers, batch, hidden, plan) if kind == "lstm" else None
+    dreset_h = like.new_empty(layers, batch, hidden)
+    dreset_c = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
     return BackwardBuffers(dgates, sums, gradients, exchange, dh0, dc0, dreset_h, dreset_c)
 
 
@@ -224,32 +215,18 @@ def layer_forward(
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
     kept_scales = (None, None) if kept is None else (kept.gate_scale, kept.state_scale)
 
-    def launch(first: int, last: int, h: Tensor | None, c: Tensor | None) -> None:
-        flags = (
-            reverse, offsets is not None, h is not None, b_hh is not None, p is not None, keep, kept is not None,
-            multiple, *rules.flags,
-        )  # fmt: skip
-        _launcher(
-            forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes,
-            flags,
-        )(
-            (sizes.programs * sizes.blocks,),
-            (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h, c, offsets, y,
-             extra, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None,
-             *rules.tensors),
-            (index, first, last, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs,
-             *rules.numbers),
-        )  # fmt: skip
-
-    if plan.persistent:
-        launch(0, steps, h0, c0)
-        return y, a, extra
-    first_h = rules.seen_at_first(None if h0 is None else h0[index], reverse)
-    if first_h is not None:
-        slot = sizes.blocks * plan.rows * sizes.padded
-        buffers.exchange[index, slot : 2 * slot].view(-1, sizes.padded)[:batch, :hidden] = first_h
-    for i in range(steps):
-        launch(i, i + 1, h0 if i == 0 else h_n, c0 if i == 0 else c_n)
+    flags = (
+        reverse, offsets is not None, h0 is not None, b_hh is not None, p is not None, keep, kept is not None,
+        multiple, *rules.flags,
+    )  # fmt: skip
+    _launcher(
+        forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes, flags
+    )(
+        (sizes.programs * sizes.blocks,),
+        (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, offsets, y,
+         extra, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None, *rules.tensors),
+        (index, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs, *rules.numbers),
+    )  # fmt: skip
     return y, a, extra
 
 
@@ -290,31 +267,19 @@ def layer_backward(
         w_ih, dx = (weights.w_ih, x.new_empty(x.shape)) if wants_x else (None, None)
     dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
-    def launch(first: int, last: int, dh: Tensor | None, dc: Tensor | None) -> None:
-        flags = (
-            reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh is not None,
-            dc is not None, dh0 is not None, multiple, dx is not None, dreset_h is not None, *rules.flags,
-        )  # fmt: skip
-        _launcher(
-            backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes,
-            flags,
-        )(
-            (sizes.programs * sizes.blocks,),
-            (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh, dc,
-             dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, dreset_h, dreset_c,
-             *rules.tensors),
-            (index, first, last, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange,
-             inputs, *rules.numbers),
-        )  # fmt: skip
-
     rounds = steps + (wants_h0 or dreset_h is not None)
-    if plan.persistent:
-        launch(0, rounds, dh_n, dc_n)
-        return gradients, dw_ih, dw_hh, dx
-    for i in range(rounds):
-        launch(i, i + 1, dh_n if i == 0 else dh0, dc_n if i == 0 else dc0)
-    count, wide = NONLINEARITIES[kind] if p is not None else 0, 4 if gates > 1 else 1
-    dp, db = sums.sum(0).to(y.dtype).split([count * hidden, wide * hidden])
-    db_ih = torch.cat([db[: 2 * hidden], db[3 * hidden :]]) if kind == "gru" else db
-    together = torch.cat([dp, db_ih, db[: gates * hidden]])
-    return together.split_with_sizes([count * hidden, gates * hidden, gates * hidden]), None, None, None
+    flags = (
+        reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh_n is not None,
+        dc_n is not None, dh0 is not None, multiple, dx is not None, dreset_h is not None, *rules.flags,
+    )  # fmt: skip
+    _launcher(
+        backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes, flags
+    )(
+        (sizes.programs * sizes.blocks,),
+        (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh_n, dc_n,
+         dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, dreset_h, dreset_c,
+         *rules.tensors),
+        (index, rounds, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange, inputs,
+         *rules.numbers),
+    )  # fmt: skip
+    return gradients, dw_ih, dw_hh, dx

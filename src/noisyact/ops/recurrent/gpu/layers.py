@@ -94,7 +94,7 @@ def forward(
     kept = [x]
     launches.check_alarm()
     with on(device), ProductsAsCudnn():
-        buffers = launches.forward_buffers(kind, x, count, batch, hidden, plan, sizes)
+        buffers = launches.forward_buffers(kind, x, count, batch, hidden, sizes)
         rules = launches.rules_of(call, hidden)
         run = launches.Forward(call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers, rules)
         for index, own in enumerate(weights):
@@ -106,8 +106,6 @@ def forward(
             x = results[0]
             kept += results
     h_n, c_n, _ = buffers
-    if not plan.persistent:
-        h_n, c_n = h_n.to(x.dtype), None if c_n is None else c_n.to(x.dtype)
     return x, h_n, c_n, kept
 
 
@@ -139,7 +137,7 @@ def backward(
     launches.check_alarm()
     with on(device), ProductsAsCudnn():
         has_p = weights[0].p is not None
-        buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, wants_reset, plan, sizes)
+        buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, wants_reset, sizes)
         all_rules = launches.rules_of(call, hidden)
         run = launches.Backward(call, plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers, all_rules)
         for index in reversed(range(count)):
@@ -167,8 +165,6 @@ def backward(
             dy = dx
             found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp, None)
     of_states = [*((buffers.dh0, buffers.dc0) if wants_h0 else (None, None)), buffers.dreset_h, buffers.dreset_c]
-    if not plan.persistent:
-        of_states = [None if d is None else d.to(x.dtype) for d in of_states]
     return dy, found, of_states
 
 

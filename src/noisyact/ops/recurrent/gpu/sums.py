@@ -5,14 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["add_rows", "finish_sums", "sum_of_slices"]
+__all__ = ["finish_sums", "store_sums", "sum_of_slices"]
 
 
 @triton.jit
-def add_rows(to, values, inside, first):
-    """Store the sum over the rows of the block, added to the sum of earlier launches."""
+def store_sums(to, values, inside, ADD: tl.constexpr):
+    """Store the sum over the rows of the block; with ADD it is added to what an earlier launch stored."""
     total = tl.sum(values, axis=0)
-    if first > 0:
+    if ADD:
         total += tl.load(to, mask=inside, other=0.0)
     tl.store(to, total, mask=inside)
 

@@ -21,7 +21,7 @@ from noisyact.ops.recurrent.gpu.cells import (
 )
 from noisyact.ops.recurrent.gpu.steps.forward import POSITION
 from noisyact.ops.recurrent.gpu.steps.state import keep_masks, places, state_before, taken_back
-from noisyact.ops.recurrent.gpu.sums import add_rows
+from noisyact.ops.recurrent.gpu.sums import store_sums
 
 __all__ = ["backward_kernel", "state_backward_kernel"]
 
@@ -171,15 +171,15 @@ def backward_kernel(
         tl.store(d + 3 * H, g3.to(dtype), mask=active)
         tl.store(carry_c_ptr + tile, dc * gf + held_c, mask=active)
         if HAS_P:
-            add_rows(sums, dc * top0, in_units, 1)
-            add_rows(sums + H, dc * top1, in_units, 1)
-            add_rows(sums + 2 * H, dc * top2, in_units, 1)
-            add_rows(sums + 3 * H, owed * top3, in_units, 1)
-            add_rows(sums + 4 * H, owed * top4, in_units, 1)
-        add_rows(sums_b, g0, in_units, 1)
-        add_rows(sums_b + H, g1, in_units, 1)
-        add_rows(sums_b + 2 * H, g2, in_units, 1)
-        add_rows(sums_b + 3 * H, g3, in_units, 1)
+            store_sums(sums, dc * top0, in_units, True)
+            store_sums(sums + H, dc * top1, in_units, True)
+            store_sums(sums + 2 * H, dc * top2, in_units, True)
+            store_sums(sums + 3 * H, owed * top3, in_units, True)
+            store_sums(sums + 4 * H, owed * top4, in_units, True)
+        store_sums(sums_b, g0, in_units, True)
+        store_sums(sums_b + H, g1, in_units, True)
+        store_sums(sums_b + 2 * H, g2, in_units, True)
+        store_sums(sums_b + 3 * H, g3, in_units, True)
     elif KIND == GRU:
         q = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(NUMBER)
         h_before = state_before(
@@ -198,20 +198,20 @@ def backward_kernel(
         tl.store(d + 5 * H, g2.to(dtype), mask=active)
         held += owed * z
         if HAS_P:
-            add_rows(sums, owed * top0, in_units, 1)
-            add_rows(sums + H, owed * top1, in_units, 1)
-            add_rows(sums + 2 * H, owed * top2, in_units, 1)
-        add_rows(sums_b, g0, in_units, 1)
-        add_rows(sums_b + H, g1, in_units, 1)
-        add_rows(sums_b + 2 * H, g2, in_units, 1)
-        add_rows(sums_b + 3 * H, g3, in_units, 1)
+            store_sums(sums, owed * top0, in_units, True)
+            store_sums(sums + H, owed * top1, in_units, True)
+            store_sums(sums + 2 * H, owed * top2, in_units, True)
+        store_sums(sums_b, g0, in_units, True)
+        store_sums(sums_b + H, g1, in_units, True)
+        store_sums(sums_b + 2 * H, g2, in_units, True)
+        store_sums(sums_b + 3 * H, g3, in_units, True)
     else:
         _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
         g0 = owed * to0
         tl.store(d, g0.to(dtype), mask=active)
         if HAS_P:
-            add_rows(sums, owed * top0, in_units, 1)
-        add_rows(sums_b, g0, in_units, 1)
+            store_sums(sums, owed * top0, in_units, True)
+        store_sums(sums_b, g0, in_units, True)
     if CARRY_H and not PROJECTED:
         tl.store(carry_h_ptr + tile, held, mask=active)
 
