@@ -138,6 +138,25 @@ def test_programs_that_wait_for_each_other_equal_the_reference(case, monkeypatch
     check_case(case)
 
 
+MIXED = [
+    Case("lstm", 3, 3, 20, share=0.4, zoneout=(0.3, 0.2), dropout=0.4),
+    Case("lstm", 3, 3, 20, packed=True, reverse=True),
+    Case("gru", 3, 3, 20),
+    Case("rnn_tanh", 2, 3, 20, state=False),
+]
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("case", MIXED, ids=lambda case: f"{case.kind}-{case.features()}")
+def test_forward_in_one_launch_and_backward_step_by_step(case, monkeypatch):
+    """Some large layers have a forward pass whose programs all run at once, and a backward pass that has too many."""
+    forward, _ = by_teams(case)
+    monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
+    assert not plans.backward_plan(case.kind, 3, 20, 4, 0).persistent
+    take_turns(monkeypatch)
+    check_case(case)
+
+
 @pytest.fixture
 def poisoned_memory(monkeypatch, poisoned_memory):
     """Memory from new_empty too."""
