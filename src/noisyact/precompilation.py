@@ -19,9 +19,10 @@ def precompile(model: Model, *inputs: Tensor | Sequence[int], **keywords: Any) -
     """Compile the GPU kernels that a model needs for inputs of these shapes, so that training compiles none.
 
     Triton compiles a kernel at its first call and keeps it on disk for later processes. This function runs the model
-    forward and backward in training mode, and forward in evaluation mode without gradients. Parameters, their `grad`,
-    buffers, training flags and random generators do not change. On a CPU nothing is compiled, but the model is run in
-    the same way.
+    forward and backward in training mode, and forward in evaluation mode without gradients. The backward pass starts
+    from the first tensor of the output, and then from all of them, because a layer whose final state has a gradient
+    needs another kernel. Parameters, their `grad`, buffers, training flags and random generators do not change. On a
+    CPU nothing is compiled, but the model is run in the same way.
 
     A kernel serves any number of steps, and any batch size for which the layer is divided into programs in the same
     way. Give the largest batch of training; call again for a much smaller one, such as a single sequence in inference.
@@ -60,11 +61,13 @@ def _example(value: Any, like: Tensor) -> Any:
 
 
 def _differentiate(output: Any, model: nn.Module) -> None:
-    """Run the backward pass of all tensors in a model's output, without writing any `grad`."""
+    """Run the backward pass of the first tensor in a model's output, and of all, without writing any `grad`."""
     outputs = [t for t in _tensors(output) if t.requires_grad]
     wanted = [p for p in model.parameters() if p.requires_grad]
-    if outputs and wanted:
-        torch.autograd.grad(outputs, wanted, [torch.ones_like(t) for t in outputs], allow_unused=True)
+    for some in (outputs[:1], outputs) if len(outputs) > 1 else (outputs,):
+        if some and wanted:
+            ones = [torch.ones_like(t) for t in some]
+            torch.autograd.grad(some, wanted, ones, retain_graph=True, allow_unused=True)
 
 
 def _tensors(value: Any) -> Iterable[Tensor]:

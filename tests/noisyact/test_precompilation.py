@@ -54,6 +54,33 @@ def test_it_runs_both_modes_and_the_backward_pass():
     assert calls == [("training", *shape), "backward", ("evaluation", *shape)]
 
 
+def test_the_backward_pass_starts_from_the_first_output_and_from_all():
+    calls = []
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x.clone(), x.clone()
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            calls.append([gradient is not None for gradient in gradients])
+            return gradients[0]
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            first, second = Watched.apply(x * self.weight)
+            return first, {"second": second}
+
+    na.precompile(Model(), (2, 3))
+    assert calls == [[True, False], [True, True]]
+
+
 def test_wrong_arguments():
     model = na.NoisyGRU(3, 4)
     with pytest.raises(ValueError, match=r"at least 1, not \(2, 0, 3\)"):
@@ -73,7 +100,9 @@ def test_training_compiles_nothing_more(layer, tmp_path, monkeypatch):
     compiled = sorted(tmp_path.iterdir())
     assert compiled
     for steps, batch in ((20, 16), (33, 16), (7, 13), (50, 9)):
-        model.train()(torch.randn(steps, batch, 24, device="cuda"))[0].sum().backward()
+        output, state = model.train()(torch.randn(steps, batch, 24, device="cuda"))
+        output.sum().backward(retain_graph=True)
+        (output.sum() + sum(part.sum() for part in (state if isinstance(state, tuple) else (state,)))).backward()
         with torch.no_grad():
             model.eval()(torch.randn(steps, batch, 24, device="cuda"))
     assert sorted(tmp_path.iterdir()) == compiled

@@ -90,9 +90,9 @@ LAYERS = {
 }
 
 
-def input_for(layer):
+def input_for(layer, scale=1.0):
     batch = 512 if layer.hidden_size == 1024 else 20
-    return torch.randn(7, batch, 16, device="cuda", dtype=layer.weight_hh_l0.dtype)
+    return scale * torch.randn(7, batch, 16, device="cuda", dtype=layer.weight_hh_l0.dtype)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -112,7 +112,7 @@ def test_modules_equal_the_reference_and_repeat_to_the_bit(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_graphs_draw_new_noise_at_every_replay(name):
     layer = LAYERS[name]().cuda()
-    x = input_for(layer)
+    x = input_for(layer, 30.0)  # so that units saturate and draw noise
 
     def step():
         layer.zero_grad()
@@ -141,7 +141,7 @@ def test_graphs_draw_new_noise_at_every_replay(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_compiled_whole(name):
     layer = LAYERS[name]().cuda()
-    x = input_for(layer).requires_grad_()
+    x = input_for(layer, 30.0).requires_grad_()
     compiled = torch.compile(layer, fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled.eval()(x)[0], layer.eval()(x)[0])
