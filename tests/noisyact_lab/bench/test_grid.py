@@ -113,7 +113,7 @@ def quick(monkeypatch):
     """No fixed rows and no memory; returns the cases that were measured."""
     measured = []
 
-    def one(case, device, effort):
+    def one(case, device, effort, _):
         measured.append(case.name)
         return grid_measure.measure(case, device, QUICK)
 
@@ -150,10 +150,10 @@ def test_a_grid_prints_its_draw_and_its_summary_and_is_resumed(quick, capsys, tm
 def test_a_stopped_grid_keeps_every_finished_case(quick, monkeypatch, tmp_path, capsys):
     record, right = tmp_path / "grid.json", grid_run.measure
 
-    def stops(case, device, effort):
+    def stops(case, device, effort, how):
         if len(quick) == 2:
             raise KeyboardInterrupt
-        return right(case, device, effort)
+        return right(case, device, effort, how)
 
     monkeypatch.setattr(grid_run, "measure", stops)
     with pytest.raises(KeyboardInterrupt):

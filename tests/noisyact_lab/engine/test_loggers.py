@@ -109,7 +109,7 @@ def test_a_folder_for_all_runs(tmp_path):
     assert len(folders) == 2
     for folder in folders:
         assert folder.name.startswith("seed-0-")
-        assert len(points(folder)) == 18 + 3
+        assert len(points(folder)) == 18 + 4
     assert not list(todo[0].folder.glob("logs/events*"))
 
 
@@ -118,7 +118,7 @@ def test_a_finished_run_is_logged_later_and_once(tmp_path):
     todo = job(tmp_path, "tensorboard")
     run(todo)
     (path,) = todo.folder.glob("logs/events*")
-    assert len(points(path.parent)) == 18 + 3
+    assert len(points(path.parent)) == 18 + 4
     stamp = path.stat().st_mtime_ns
     run(todo)
     assert [p.stat().st_mtime_ns for p in todo.folder.glob("logs/events*")] == [stamp]
@@ -164,7 +164,7 @@ def test_a_logger_that_fails_is_given_up_and_the_run_goes_on(tmp_path, monkeypat
         run(todo)
     assert calls == {"start": ["start"], "log": ["start", "log"], "finish": ["start"] + 6 * ["log"] + ["finish"]}[where]
     assert read_json(todo.folder / "logs" / "loggers.json")["finished"] == ["tensorboard"]
-    assert len(points(todo.folder / "logs")) == 18 + 3
+    assert len(points(todo.folder / "logs")) == 18 + 4
     run(job(tmp_path / "b"))
     assert run_files(todo.folder) == run_files(job(tmp_path / "b").folder)
 
