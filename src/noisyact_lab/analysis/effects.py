@@ -223,7 +223,7 @@ def _of_experiment(name: str, out: Path, preset: str, setting: str) -> Iterator[
     rest = {arm: _without_noise(some) for arm, some in settings.items()}
     numbers = {row.name: row.numbers.get(metric, Estimate(())).by_seed for row in table.rows}
     title = f"{name}, {setting}" if setting else name
-    # Times that a budget cuts off are not normal, so no deviation is pooled for arms with few seeds: they are no effect.
+    # Times that a budget cuts off are not normal, so no deviation is pooled for arms with few seeds.
     fewest = LEAST_SEEDS if all(each.times for each in experiment.family()) else 1
     for arm, against in itertools.permutations(present, 2):
         kind = units[arm].kind_against(units[against])
