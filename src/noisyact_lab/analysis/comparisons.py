@@ -13,7 +13,7 @@ from typing import Any
 from noisyact.text_table import text_table, wrapped
 from noisyact_lab.analysis.estimates import Estimate, Row, short, with_error
 from noisyact_lab.analysis.statistics.differences import Difference, equivalence, holm, paired_difference
-from noisyact_lab.analysis.statistics.intervals import missing, residual_deviation
+from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, missing, residual_deviation
 from noisyact_lab.analysis.statistics.survival import Survival, Times, log_rank
 from noisyact_lab.engine.experiment import Comparison
 
@@ -139,7 +139,9 @@ def _compared(about: Comparison, ours: Row, theirs: Row, rows: Sequence[Row], me
         if times[0] is None or times[1] is None:
             return Compared(about, metric)
         found = log_rank(times[0], times[1])
-        return Compared(about, metric, times=(times[0], times[1]), survival=found, p=found.p)
+        # With one or two runs the normal approximation of p is no approximation.
+        enough = all(len(arm.reached) + len(arm.censored) >= LEAST_SEEDS for arm in times if arm is not None)
+        return Compared(about, metric, times=(times[0], times[1]), survival=found, p=found.p if enough else None)
     mine, other = (arm.by_seed for arm in arms)
     if not mine.keys() & other.keys():
         return Compared(about, metric)
@@ -196,7 +198,7 @@ def kinds(compared: Sequence[Compared], metric: str) -> list[Kind]:
         ),
         Kind(
             "Updates to a threshold: runs that reached it, restricted means, p of a log-rank test with the others "
-            f"censored; not paired; {family}",
+            f"censored, if both arms have at least {LEAST_SEEDS} runs; not paired; {family}",
             tuple(each for each in compared if each.comparison.times),
             first | {"reached": lambda each: each.reached, "mean updates": lambda each: each.mean_times} | last,
         ),

@@ -20,7 +20,7 @@ import noisyact as na
 from noisyact_lab.analysis.estimates import Estimate, short, with_error
 from noisyact_lab.analysis.results_table import table_of
 from noisyact_lab.analysis.statistics.differences import holm, paired_difference
-from noisyact_lab.analysis.statistics.intervals import Interval, missing, residual_deviation
+from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, Interval, missing, residual_deviation
 from noisyact_lab.analysis.sweeps import section_id, sweeps_of
 from noisyact_lab.engine.experiment import experiment_names, load_experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json
@@ -177,7 +177,7 @@ def effects_of(out: Path, preset: str = "paper") -> list[Effect]:
     """The effects in all experiments, sweeps and the saturated start that have records under `out`.
 
     Holm's correction is over all of them together: they are read together. They are in the order of `KINDS`, then of
-    the experiments.
+    the experiments. An experiment whose comparisons are all of times has no effect of fewer than three seeds.
     """
     if said := missing():
         raise ValueError(said)
@@ -223,11 +223,15 @@ def _of_experiment(name: str, out: Path, preset: str, setting: str) -> Iterator[
     rest = {arm: _without_noise(some) for arm, some in settings.items()}
     numbers = {row.name: row.numbers.get(metric, Estimate(())).by_seed for row in table.rows}
     title = f"{name}, {setting}" if setting else name
+    # Times that a budget cuts off are not normal, so no deviation is pooled for arms with few seeds.
+    fewest = LEAST_SEEDS if all(each.times for each in experiment.family()) else 1
     for arm, against in itertools.permutations(present, 2):
         kind = units[arm].kind_against(units[against])
         if kind is not None and rest[arm] == rest[against]:
             section = section_id(name, preset, setting)
-            yield from _effect(title, kind, (arm, against), metric, numbers, experiment.higher_is_better, section)
+            for effect in _effect(title, kind, (arm, against), metric, numbers, experiment.higher_is_better, section):
+                if effect.seeds >= fewest:
+                    yield effect
 
 
 def _of_saturated_start(path: Path) -> Iterator[Effect]:

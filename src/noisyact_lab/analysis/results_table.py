@@ -75,15 +75,17 @@ class Table:
         return "\n".join([wrapped(title, width), wrapped(paper, width), "", table, "", *compared, *notes])
 
     def order(self) -> str:
-        """The arms from the lowest number up: `<` where their own intervals are apart, `~` where that is not so."""
+        """The arms from the lowest number up: `<` where their own intervals are apart, `~` where that is not so.
+
+        An arm with fewer than three runs is apart from none: two that happen to agree have an interval of width 0.
+        """
         known = [(row, e) for row in self.rows if (e := row.numbers.get(self.metric)) and e.reached]
         known.sort(key=lambda pair: pair[1].mean or 0.0)
         if not known:
             return "no finished run yet"
         text = known[0][0].name
         for (_, below), (row, above) in itertools.pairwise(known):
-            apart = below.own_interval and above.own_interval and below.own_interval[1] < above.own_interval[0]
-            text += f" {'<' if apart else '~'} {row.name}"
+            text += f" {'<' if _apart(below, above) else '~'} {row.name}"
         missing = [row.name for row in self.rows if row not in [known_row for known_row, _ in known]]
         return text + (f"; no number: {', '.join(missing)}" if missing else "")
 
@@ -110,6 +112,13 @@ class Table:
         names = dict.fromkeys(name for row in self.rows for name in row.numbers if name != self.metric)
         in_paper = {name: any(name in row.papers for row in self.rows) for name in names}
         return dict(sorted(in_paper.items(), key=lambda pair: not pair[1]))
+
+
+def _apart(below: Estimate, above: Estimate) -> bool:
+    """Whether the arms' own intervals, each of three runs or more, do not overlap."""
+    if min(len(below.reached), len(above.reached)) < LEAST_SEEDS or not (below.own_interval and above.own_interval):
+        return False
+    return below.own_interval[1] < above.own_interval[0]
 
 
 def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str] | None = None) -> Table:

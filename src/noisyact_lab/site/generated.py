@@ -28,6 +28,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "grid-options": speed.grid_options,
     "grid-slower": speed.grid_slower,
     "memory-ppo": results.memory_ppo,
+    "noise": results.noise,
     "number": results.number,
     "recurrent": speed.recurrent,
     "saturated-start": results.saturated_start,

@@ -18,8 +18,8 @@ from noisyact_lab.engine.folder.files import read_json
 from noisyact_lab.site.markdown import table
 
 __all__ = [
-    "TASKS", "Task", "about", "arms", "compared", "difference", "effects", "finding", "gains", "memory_ppo", "number",
-    "saturated_start",
+    "TASKS", "Task", "about", "arms", "compared", "difference", "effects", "finding", "gains", "memory_ppo", "noise",
+    "number", "saturated_start",
 ]  # fmt: skip
 
 PRESET = "paper"
@@ -77,6 +77,34 @@ def compared(root: Path, experiment: str) -> str:
         parts += [f"{kind.said.replace('_', ' ')}.", "", table(list(kind.columns), cells, numbers=1), ""]
     parts += [f"- {note.replace('_', ' ')}." for note in found.notes]
     return "\n".join(parts)
+
+
+_PARTS_OF_LSTM = {"gates": ("i", "f", "o"), "candidates": ("g",), "tanh of c": ("c",)}
+
+
+def noise(root: Path, experiment: str) -> str:
+    """What the noisy arms of an LSTM recorded of their noise at the end of training.
+
+    The share of activations that had noise or the mean of noise, sigma, and abs(p) are averaged over runs. A range is
+    over the gates of a kind and the layers.
+    """
+    lines = []
+    for row in _table(root / "results", experiment).rows:
+        units = {unit: numbers for unit, numbers in row.noise.items() if "drawn" in numbers}
+        if not units:
+            continue
+        parts = [[n for unit, n in units.items() if unit.endswith(ends)] for ends in _PARTS_OF_LSTM.values()]
+        shares = [_range([100 * numbers["drawn"] for numbers in part], "%") for part in parts]
+        sigmas = [_range([numbers["sigma"] for numbers in part]) for part in parts]
+        p = _range([numbers["p"] for numbers in parts[1]])
+        lines.append([row.title, *shares, *sigmas, p, str(row.finished)])
+    header = ["arm", *(f"noisy {name}" for name in _PARTS_OF_LSTM), *(f"sigma, {name}" for name in _PARTS_OF_LSTM)]
+    return table([*header, "abs(p), candidates", "seeds"], lines, numbers=1)
+
+
+def _range(values: list[float], unit: str = "") -> str:
+    low, high = (f"{value:.2g}{unit}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def number(root: Path, experiment: str, arm: str, metric: str = "") -> str:

@@ -43,12 +43,14 @@ def test_families_name_arms_that_there_are_and_nothing_twice(name):
     experiment = load_experiment(name)
     family = experiment.family()
     assert len(set(family)) == len(family)
-    assert 5 <= len(family) <= (27 if name == "ptb-word" else 16)  # a large family leaves no comparison any power
+    assert 4 <= len(family) <= (27 if name == "ptb-word" else 16)  # a large family leaves no comparison any power
     for comparison in family:
         assert experiment.arm(comparison.arm) != experiment.arm(comparison.against)
     compared = {(c.arm, c.against) for c in family}
     soft = "tanh" if name in ("mixture", "mnist") else "reference"
     assert any(against == soft for _, against in compared)
+    if name == "ptb-word-zoneout":
+        return  # about masks of the state, not about leak and noise
     assert any(against == "leak" for _, against in compared)
     assert name == "recall" or ("leak", "hard") in compared  # recall is about annealed noise alone
 
@@ -109,6 +111,9 @@ def test_times_of_runs_that_never_got_there_are_censored_at_their_end():
     assert found.p < 0.05
     unknown = row("hard", [60.0, None, None], "updates_to_1%")  # when the others ended was not recorded
     assert compare(family, [ours, unknown], "error")[0].p is None
+    (few,) = compare(family, [row("nan", [20.0, 40.0], "updates_to_1%"), theirs], "error")
+    assert (few.p, few.corrected, few.shown_p) == (None, None, "-")  # two runs are shown and not tested
+    assert (few.reached, few.mean_times) == ("2 of 2, 1 of 3", "30, 73.3")
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -12,6 +12,9 @@ from scipy import stats
 
 from noisyact_lab.analysis.effects import KINDS, SATURATED_START, Unit, effects_of, saturated_start
 from noisyact_lab.analysis.findings import findings, limits
+from noisyact_lab.analysis.results_table import table_of
+from noisyact_lab.experiments.ptb_word import PTB_WORD
+from noisyact_lab.experiments.unique import UNIQUE_PLATEAU
 from noisyact_lab.report.forest import forest
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -133,17 +136,19 @@ def parts(tmp_path):
         "nah-no-leak-mean": 21_000.0, "nah-no-leak-mean-annealed": 18_000.0, "nah-no-leak-annealed": 19_000.0,
     }  # fmt: skip
     chance = random.Random(0)
-    for experiment, metric, scale, means in (
-        ("ptb-word", "test_perplexity", 1.0, words), ("unique-plateau", "updates_needed", 1000.0, updates)
-    ):  # fmt: skip
-        for arm, mean in means.items():
-            for seed in range(5):
-                folder = tmp_path / experiment / "paper" / arm / f"seed-{seed}"
-                folder.mkdir(parents=True)
-                value = mean + scale * (seed + chance.uniform(-0.3, 0.3))
-                record = {"status": "finished", "updates": 50_000, "result": {metric: value}}
-                (folder / "result.json").write_text(json.dumps(record))
+    put(tmp_path, "ptb-word", "test_perplexity", 1.0, words, chance)
+    put(tmp_path, "unique-plateau", "updates_needed", 1000.0, updates, chance)
     return effects_of(tmp_path)
+
+
+def put(out, experiment, metric, scale, means, chance, seeds=5):
+    for arm, mean in means.items():
+        for seed in range(seeds):
+            folder = out / experiment / "paper" / arm / f"seed-{seed}"
+            folder.mkdir(parents=True)
+            value = mean + scale * (seed + chance.uniform(-0.3, 0.3))
+            record = {"status": "finished", "updates": 50_000, "result": {metric: value}}
+            (folder / "result.json").write_text(json.dumps(record))
 
 
 def test_leak_mean_and_randomness_are_told_apart(parts):
@@ -168,6 +173,35 @@ def test_leak_mean_and_randomness_are_told_apart(parts):
     }  # fmt: skip
     assert ("unique-plateau", "mean", "nah-no-leak-mean-annealed", "hard") in found
     assert "The leak in some of the units only" in forest(parts)
+
+
+def test_two_runs_on_the_plateau_are_no_evidence(effects, tmp_path):
+    """Also not where the variances could be pooled: times that a budget cuts off are not normal."""
+    updates = {"hard": 30_000.0, "leak": 24_000.0, "nah": 21_000.0, "nah-mean": 21_000.0}
+    for seeds in (2, 3):
+        put(tmp_path / str(seeds), "unique-plateau", "updates_needed", 1000.0, updates, random.Random(0), seeds)
+    assert effects_of(tmp_path / "2") == []
+    assert {(e.arm, e.against) for e in effects_of(tmp_path / "3")} == {
+        ("leak", "hard"), ("nah", "leak"), ("nah-mean", "leak"), ("nah", "nah-mean")
+    }  # fmt: skip
+    # The records have two seeds of each arm at most, so neither sentences nor the figure show them, and none has a p.
+    counts = {len(recorded(arm.name, "updates_needed", "unique-plateau")) for arm in UNIQUE_PLATEAU.arms}
+    if max(counts) < 3:
+        assert not any(e.experiment == "unique-plateau" for e in effects)
+        assert not any("unique-plateau" in found.sentence for found in findings(effects))
+        table = table_of(UNIQUE_PLATEAU, RESULTS, "paper")
+        assert all(compared.p is None and compared.survival is not None for compared in table.comparisons)
+        assert "<" not in table.order()
+
+
+def test_units_saturate_where_the_parts_are_told_apart():
+    """In the arms that tell mean and randomness apart, at least 40% of each sigmoid and candidate draws noise."""
+    for arm in ("nah-mean", "nah-centred", "nah-no-leak-mean", "nah-no-leak-centred", "nan-no-leak"):
+        (row,) = table_of(PTB_WORD, RESULTS, "paper", [arm]).rows
+        gates = {unit: numbers for unit, numbers in row.noise.items() if not unit.endswith(".c")}
+        assert len(gates) == 8
+        assert all(numbers["drawn"] > 0.4 and numbers["sigma"] > 0 for numbers in gates.values())
+        assert not row.hardly_drawn
 
 
 def test_the_sentences_say_the_parts(parts):

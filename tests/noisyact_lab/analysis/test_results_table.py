@@ -99,6 +99,9 @@ def test_order_says_where_intervals_are_apart(tmp_path):
         put(tmp_path, "hard", seed, "finished", test_error=20.0 + 0.01 * seed)
         put(tmp_path, "leak", seed, "finished", test_error=20.0 + 0.02 * seed)
     assert table_of(UNIQUE, tmp_path, "smoke", ["nan", "hard", "leak"]).order() == "hard ~ leak < nan"
+    for seed in range(2):  # two runs that agree have no spread, which tells nothing
+        put(tmp_path, "curriculum", seed, "finished", test_error=40.0)
+    assert table_of(UNIQUE, tmp_path, "smoke", ["nan", "curriculum"]).order() == "nan ~ curriculum"
 
 
 def test_other_settings_and_broken_files_are_noted(tmp_path):

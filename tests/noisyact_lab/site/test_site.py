@@ -1,5 +1,6 @@
 """The generated parts of the documentation, and the playground for a page of the site."""
 
+import json
 import re
 from importlib import resources
 from pathlib import Path
@@ -33,6 +34,20 @@ def test_numbers_are_those_of_the_table():
     assert results.difference(ROOT, "ptb-word", "nan", "leak") == "0.04 ± 0.99"
     assert results.difference(ROOT, "ptb-word", "leak", "nan") == "-0.04 ± 0.99"
     assert results.number(ROOT, "ptb-word", "leak") == "108.0 ± 1.1"
+
+
+def test_noise_is_what_the_runs_recorded_last():
+    """Of the arms with noise alone: the means over seeds, from the least to the largest of the gates and layers."""
+    header, _, *rows = results.noise(ROOT, "ptb-word").splitlines()
+    assert header.startswith("| arm | noisy gates | noisy candidates |")
+    last = [
+        json.loads(path.read_text().splitlines()[-1])["units"]
+        for path in (ROOT / "results" / "ptb-word" / "paper" / "nan-no-leak").glob("seed-*/noise.jsonl")
+    ]
+    p = [sum(units[f"recurrent.l{layer}.g"]["p"] for units in last) / len(last) for layer in (0, 1)]
+    (row,) = (row for row in rows if row.startswith("| NAN, alpha = 1 |"))
+    assert row.endswith(f"| {min(p):.2g} to {max(p):.2g} | {len(last)} |")
+    assert not any("no noise" in row or "leak alone" in row for row in rows)
 
 
 def test_gains_have_the_sign_of_better():
