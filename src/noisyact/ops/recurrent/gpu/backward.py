@@ -177,9 +177,9 @@ def backward_kernel(
         if DRAW:
             xi0, xi1, xi2, xi3 = draw_four(seed, n, place, step, 0)
         if RESET > 0:  # of this step, and of the next one, whose gradients arrive
-            fresh = tl.load(reset_ptr + t * B + m, mask=in_rows & (i < T), other=0).to(tl.int1)[:, None]
+            fresh = tl.load(reset_ptr + t * B + m, mask=m < tl.where(i < T, B, 0), other=0).to(tl.int1)[:, None]
             after = (t - 1 if REVERSE else t + 1) * B + m
-            cut = tl.load(reset_ptr + after, mask=in_rows & (i > 0), other=0).to(tl.int1)[:, None]
+            cut = tl.load(reset_ptr + after, mask=m < tl.where(i > 0, B, 0), other=0).to(tl.int1)[:, None]
         if ZONEOUT_H or ZONEOUT_C:
             words_h, words_c = 0, 0
             if MASKED:

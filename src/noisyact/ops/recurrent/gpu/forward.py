@@ -174,7 +174,7 @@ def forward_kernel(
                 xi4, _, _, _ = draw_four(seed, n, place, step, 1)
         if RESET > 0:  # of the next step
             after = (t - 1 if REVERSE else t + 1) * B + m
-            fresh = tl.load(reset_ptr + after, mask=in_rows & (i + 1 < T), other=0).to(tl.int1)[:, None]
+            fresh = tl.load(reset_ptr + after, mask=m < tl.where(i + 1 < T, B, 0), other=0).to(tl.int1)[:, None]
         if ZONEOUT_H or ZONEOUT_C:
             words_h, words_c = 0, 0
             if MASKED:
