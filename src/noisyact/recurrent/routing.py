@@ -95,6 +95,6 @@ def why_torch_on_gpu(
         return f"cuDNN is faster for fewer than {_UNITS_ON_GPU} units"
     if dtype == torch.float32 and not tf32:
         return "TF32 is off, and without it cuDNN is faster"
-    if not in_one_launch(batch, hidden, dtype.itemsize, device_processors):
+    if not in_one_launch(kind, batch, hidden, dtype.itemsize, device_processors):
         return "the layer and its batch are too large for one launch"
     return None

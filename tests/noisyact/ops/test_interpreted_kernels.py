@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[2] / "support" / "kernels"
         ("activation", None),
         ("attention ntm", None),
         ("recurrent", "registers or wait_for or in_the_launch or in_one_launch"),
-        ("recurrent", "in_parts or one_slice"),
+        ("recurrent", "in_parts or one_slice or together"),
         ("recurrent", "cells or rules or compiled or above_each_other"),
         ("steps", None),
     ],

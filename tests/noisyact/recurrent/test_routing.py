@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pack_sequence
 
 import noisyact as na
 from noisyact.ops import native
-from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, in_one_launch
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.recurrent.routing import BATCHES, why_torch_on_cpu, why_torch_on_gpu
 
@@ -41,14 +40,6 @@ def test_the_rule_for_a_gpu(case):
     assert found is None if why is None else why in found
     if why is None:  # where programs cannot wait for each other, each step is a launch
         assert "one launch" in why_torch_on_gpu(*arguments, tf32, 0)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([2, 4]), st.integers(0, 200))
-def test_in_one_launch_is_what_the_plans_say(batch, hidden, size, device_processors):
-    for kind in ("lstm", "gru"):
-        plans = [plan(kind, batch, hidden, size, device_processors) for plan in (forward_plan, backward_plan)]
-        assert in_one_launch(batch, hidden, size, device_processors) == all(plan.persistent for plan in plans)
 
 
 @settings(max_examples=100, deadline=None)

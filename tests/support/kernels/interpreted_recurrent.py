@@ -64,11 +64,15 @@ def check_case(case):
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize(
     ("case", "plan"),
-    [(case, plan) for i, case in enumerate(CASES) for plan in ("registers", ("in_parts", "one_slice")[i % 2])],
+    [
+        (case, plan)
+        for i, case in enumerate(CASES)
+        for plan in ("registers", "together", ("in_parts", "one_slice")[i % 2])
+    ],
     ids=lambda value: value if isinstance(value, str) else f"{value.kind}-{value.noise}",
 )
 def test_layers_equal_the_reference(case, plan, monkeypatch):
-    """Two plans for each case, and every plan for each kind of layer: the interpreter is slow."""
+    """Three plans for each case, and every plan for each kind of layer: the interpreter is slow."""
     forward, backward = PLANS[plan](case)
     monkeypatch.setattr(gpu, "forward_plan", lambda *_: forward)
     monkeypatch.setattr(gpu, "backward_plan", lambda *_: backward)

@@ -8,7 +8,7 @@ import noisyact as na
 from noisyact.noise import recurrent_normal, recurrent_positions
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu.plan import Plan, backward_plan, forward_plan
+from noisyact.ops.recurrent.gpu.plan import Plan, backward_plan, forward_plan, padded_size, slice_size
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights, StateRules
 
 
@@ -143,7 +143,23 @@ class Case:
 
 PROCESSORS = 132
 """Those of an H200: the plans of the cases have all steps in one launch."""
+
+
+def _together(case):
+    """Weights in registers, and programs that wait for each other."""
+    forward = Plan(True, 16, 16, _power_of_two(case.hidden), True, 3, 8)
+    backward = Plan(True, 16, 16, 0, True, 3, 8, 8)
+    return forward, backward._replace(
+        depth=_power_of_two(slice_size(case.kind, padded_size(case.hidden, backward), backward))
+    )
+
+
+def _power_of_two(number):
+    return max(16, 1 << (number - 1).bit_length())
+
+
 PLANS = {
+    "together": _together,
     "registers": lambda case: (
         forward_plan(case.kind, case.batch, case.hidden, 4, PROCESSORS),
         backward_plan(case.kind, case.batch, case.hidden, 4, PROCESSORS),

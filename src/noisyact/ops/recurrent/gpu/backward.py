@@ -30,6 +30,7 @@ from noisyact.ops.recurrent.gpu.cells import (
 )
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
+from noisyact.ops.recurrent.gpu.saved import position, saved
 from noisyact.ops.recurrent.gpu.sums import finish_sums, store_sums, sum_of_slices
 from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
 
@@ -54,7 +55,7 @@ def backward_kernel(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
-    RESIDENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    RESIDENT: tl.constexpr, ALONE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run `rounds` steps, T or T + 1, from the end of the recurrence. Step T computes dh0, and what a reset at the
     first step adds to dreset_h.
@@ -142,7 +143,16 @@ def backward_kernel(
     counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
     team_counter = counter - block + (2 + tl.cdiv(B, BB) // 32 + pid // TEAM) * 32  # each in its own cache line
     polls = 0
-    if RESIDENT:
+    if ALONE:  # the gradients of the next step do not leave the registers
+        weights = w_ptr + k[None, :] * H + n[:, None]
+        is_weight = (k < H)[None, :] & in_units[:, None]
+        held0 = tl.load(weights, mask=is_weight, other=0.0)
+        if G > 1:
+            held1 = tl.load(weights + H * H, mask=is_weight, other=0.0)
+            held2 = tl.load(weights + 2 * H * H, mask=is_weight, other=0.0)
+        if G > 3:
+            held3 = tl.load(weights + 3 * H * H, mask=is_weight, other=0.0)
+    elif RESIDENT:
         inner_inside = (k[None, :] < slice_size) & (inner < G * P)
         weights = w_ptr + ((inner // P) * H + inner % P)[:, :, None] * H + n[None, None, :]
         is_weight = (inner_inside & (inner % P < H))[:, :, None] & in_units[None, None, :]
@@ -152,26 +162,30 @@ def backward_kernel(
         pack_team_columns(w_ptr, packed, line, team_unit, member * slice_size, slice_size, H, P, G)
     else:
         pack_columns(w_ptr, packed, n, in_units, H, P, G, BU)
+    g0, g1, g2, g3 = zero, zero, zero, zero
+    state_ptr, state0_ptr = extra_c_ptr, c0_ptr
+    if KIND == GRU:
+        state_ptr, state0_ptr = y_ptr, h0_ptr
+    if ALONE:
+        next0, next1, next2, next3, next_dy, next_now, next_earlier = saved(
+            0, T, B, H, m, n, inside, tile, a_ptr, dy_ptr, extra_ptr, state_ptr, state0_ptr, offsets_ptr,
+            G, HAS_DY, HAS_STATE, REVERSE, PACKED,
+        )  # fmt: skip
     for i in range(rounds):
-        t = i if REVERSE else T - 1 - i
-        before = t + 1 if REVERSE else t - 1
-        if PACKED:
-            offset = tl.load(offsets_ptr + t, mask=i < T, other=0)
-            size = tl.load(offsets_ptr + t + 1, mask=i < T, other=0) - offset
-            offset_before = tl.load(offsets_ptr + before, mask=i < T - 1, other=0)
-            known = tl.load(offsets_ptr + before + 1, mask=i < T - 1, other=0) - offset_before
-        else:
-            offset, offset_before = t * B, before * B
-            size, known = tl.where(i < T, B, 0), tl.where(i < T - 1, B, 0)
+        t, offset, size, _, _ = position(i, T, B, offsets_ptr, REVERSE, PACKED)
         active = inside & (m < size)[:, None]
         row = (offset + m).to(tl.int64)[:, None]
-        had = active & (m < known)[:, None]  # rows with a previous step; for the others it is the initial state
-        row_before = (offset_before + m).to(tl.int64)[:, None]
-        a = a_ptr + row * (G * H) + n[None, :]
-        a0 = tl.load(a, mask=active, other=0.0).to(tl.float32)
-        dy = zero
-        if HAS_DY:
-            dy = tl.load(dy_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
+        if ALONE:  # nothing else hides the time of the loads, so they are those of the next round
+            a0, a1, a2, a3, dy, now, earlier = next0, next1, next2, next3, next_dy, next_now, next_earlier
+            next0, next1, next2, next3, next_dy, next_now, next_earlier = saved(
+                i + 1, T, B, H, m, n, inside, tile, a_ptr, dy_ptr, extra_ptr, state_ptr, state0_ptr, offsets_ptr,
+                G, HAS_DY, HAS_STATE, REVERSE, PACKED,
+            )  # fmt: skip
+        else:
+            a0, a1, a2, a3, dy, now, earlier = saved(
+                i, T, B, H, m, n, inside, tile, a_ptr, dy_ptr, extra_ptr, state_ptr, state0_ptr, offsets_ptr,
+                G, HAS_DY, HAS_STATE, REVERSE, PACKED,
+            )  # fmt: skip
         xi0, xi1, xi2, xi3, xi4 = zero, zero, zero, zero, zero
         step = first_step + t if RULED else t
         if DRAW:
@@ -188,24 +202,8 @@ def backward_kernel(
         if KIND == LSTM:
             if DRAW:
                 xi4, _, _, _ = draw_four(seed, n, place, step, 1)
-            c_now = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
-            c_before = tl.load(extra_c_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
-            if HAS_STATE:
-                c_before += tl.load(c0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
-            if RESET > 0:
-                c_before = tl.where(fresh, anew_c, c_before)
-            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
-            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
-            a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32)
-        elif KIND == GRU:
-            q = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(tl.float32)
-            h_before = tl.load(y_ptr + row_before * H + n[None, :], mask=had, other=0.0).to(tl.float32)
-            if HAS_STATE:
-                h_before += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
-            if RESET > 0:
-                h_before = tl.where(fresh, anew_h, h_before)
-            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
-            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
+        if RESET > 0:
+            earlier = tl.where(fresh, anew_h if KIND == GRU else anew_c, earlier)
 
         if TEAM > 1:
             if i > 0:
@@ -223,19 +221,28 @@ def backward_kernel(
 
         if KIND == LSTM:
             to_c, to0, to1, to2, to3, gf, top0, top1, top2, top3, top4 = lstm_factors(
-                a0, a1, a2, a3, c_before, c_now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
+                a0, a1, a2, a3, earlier, now, p0, p1, p2, p3, p4, xi0, xi1, xi2, xi3, xi4, gate_scale, state_scale,
                 GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
             )  # fmt: skip
         elif KIND == GRU:
             to0, to1, to2, to3, z, top0, top1, top2 = gru_factors(
-                a0, a1, a2, q, h_before, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
+                a0, a1, a2, now, earlier, p0, p1, p2, xi0, xi1, xi2, gate_scale, state_scale,
                 GATE, GATE_LEAK, GATE_CLIP, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW,
             )  # fmt: skip
         else:
             _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
 
         owed = zero if DROPOUT else dh
-        if i > 0:
+        if ALONE:
+            # A sum for each gate, because the instructions of one sum wait for each other. The compiler would join the
+            # sums of products that are not transposed before.
+            owed += tl.trans(tl.dot(held0, tl.trans(g0.to(dtype)), input_precision=PRECISION))
+            if G > 1:
+                owed += tl.trans(tl.dot(held1, tl.trans(g1.to(dtype)), input_precision=PRECISION))
+                owed += tl.trans(tl.dot(held2, tl.trans(g2.to(dtype)), input_precision=PRECISION))
+            if G > 3:
+                owed += tl.trans(tl.dot(held3, tl.trans(g3.to(dtype)), input_precision=PRECISION))
+        elif i > 0:
             if TEAM > 1:
                 polls = wait(team_counter, i * TEAM, polls)
                 for other in tl.static_range(TEAM):
@@ -263,58 +270,60 @@ def backward_kernel(
                 dreset_h += tl.where(cut, owed, 0.0)
                 dreset_c += tl.where(cut, dc, 0.0)
             owed, dc = tl.where(cut, 0.0, owed), tl.where(cut, 0.0, dc)
-        now = tl.where(active, owed + dy, 0.0)
-        now = tl.where(polls < PATIENCE, now, float("nan"))
+        d = tl.where(active, owed + dy, 0.0)
+        d = tl.where(polls < PATIENCE, d, float("nan"))
         past, past_c = zero, zero  # the gradients that pass by the cell
         if ZONEOUT_H:
-            past, now = mixed(zone_h, now, zero, MASKED), mixed(zone_h, zero, now, MASKED)
+            past, d = mixed(zone_h, d, zero, MASKED), mixed(zone_h, zero, d, MASKED)
         to = own + (i & 1) * slot_size
         if KIND == LSTM:
             if ZONEOUT_C:
                 past_c, dc_new = mixed(zone_c, dc, zero, MASKED), mixed(zone_c, zero, dc, MASKED)
             else:
                 dc_new = dc
-            dc_now = tl.where(active, dc_new + now * to_c, 0.0)
-            g0, g1, g2, g3 = dc_now * to0, dc_now * to1, dc_now * to2, now * to3
-            tl.store(to + 3 * P, g3.to(dtype))
+            dc_now = tl.where(active, dc_new + d * to_c, 0.0)
+            g0, g1, g2, g3 = dc_now * to0, dc_now * to1, dc_now * to2, d * to3
         elif KIND == GRU:
-            g0, g1, g2, g3 = now * to0, now * to1, now * to2, now * to3
+            g0, g1, g2, g3 = d * to0, d * to1, d * to2, d * to3
         else:
-            g0 = now * to0
-        tl.store(to, g0.to(dtype))
-        if G > 1:
-            tl.store(to + P, g1.to(dtype))
-            tl.store(to + 2 * P, g2.to(dtype))
-        arrive(counter)
+            g0 = d * to0
+        if not ALONE:
+            tl.store(to, g0.to(dtype))
+            if G > 1:
+                tl.store(to + P, g1.to(dtype))
+                tl.store(to + 2 * P, g2.to(dtype))
+            if G > 3:
+                tl.store(to + 3 * P, g3.to(dtype))
+            arrive(counter)
 
-        d = dgates_ptr + row * (ROW * H) + n[None, :]
-        tl.store(d, g0.to(dtype), mask=active)
+        out = dgates_ptr + row * (ROW * H) + n[None, :]
+        tl.store(out, g0.to(dtype), mask=active)
         db0 += g0
         if G > 1:
-            tl.store(d + H, g1.to(dtype), mask=active)
-            tl.store(d + 2 * H, (g3 if KIND == GRU else g2).to(dtype), mask=active)
-            tl.store(d + 3 * H, (g0 if KIND == GRU else g3).to(dtype), mask=active)
+            tl.store(out + H, g1.to(dtype), mask=active)
+            tl.store(out + 2 * H, (g3 if KIND == GRU else g2).to(dtype), mask=active)
+            tl.store(out + 3 * H, (g0 if KIND == GRU else g3).to(dtype), mask=active)
             db1 += g1
             db2 += g2
             db3 += g3
         if KIND == GRU:
-            tl.store(d + 4 * H, g1.to(dtype), mask=active)
-            tl.store(d + 5 * H, g2.to(dtype), mask=active)
+            tl.store(out + 4 * H, g1.to(dtype), mask=active)
+            tl.store(out + 5 * H, g2.to(dtype), mask=active)
         if KIND == LSTM:
             dp0 += dc_now * top0
             dp1 += dc_now * top1
             dp2 += dc_now * top2
-            dp3 += now * top3
-            dp4 += now * top4
+            dp3 += d * top3
+            dp4 += d * top4
             dh = tl.where(active, past if ZONEOUT_H else 0.0, owed)
             dc = tl.where(active, dc_now * gf + past_c if ZONEOUT_C else dc_now * gf, dc)
         elif KIND == GRU:
-            dp0 += now * top0
-            dp1 += now * top1
-            dp2 += now * top2
-            dh = tl.where(active, now * z + past if ZONEOUT_H else now * z, owed)
+            dp0 += d * top0
+            dp1 += d * top1
+            dp2 += d * top2
+            dh = tl.where(active, d * z + past if ZONEOUT_H else d * z, owed)
         else:
-            dp0 += now * top0
+            dp0 += d * top0
             dh = tl.where(active, past if ZONEOUT_H else 0.0, owed)
     if WANTS_RESET:
         tl.store(dreset_h_ptr + tile, dreset_h, mask=inside)

@@ -33,6 +33,33 @@ from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
 __all__ = ["forward_kernel"]
 
 
+@triton.jit
+def _position(i, T, B, offsets_ptr, REVERSE: tl.constexpr, PACKED: tl.constexpr):
+    """A step in the order of the recurrence: its number, its first row and its size, 0 past the end."""
+    t = T - 1 - i if REVERSE else i
+    if PACKED:
+        offset = tl.load(offsets_ptr + t, mask=i < T, other=0)
+        return t, offset, tl.load(offsets_ptr + t + 1, mask=i < T, other=0) - offset
+    else:
+        return t, t * B, tl.where(i < T, B, 0)
+
+
+@triton.jit
+def _inputs(i, T, B, H, m, n, inside, a_ptr, offsets_ptr, G: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr):
+    """The input's part of the pre-activations of a step."""
+    _, offset, size = _position(i, T, B, offsets_ptr, REVERSE, PACKED)
+    active = inside & (m < size)[:, None]
+    a = a_ptr + (offset + m).to(tl.int64)[:, None] * (G * H) + n[None, :]
+    a0 = tl.load(a, mask=active, other=0.0).to(tl.float32)
+    a1, a2, a3 = a0, a0, a0
+    if G > 1:
+        a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32)
+        a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32)
+    if G > 3:
+        a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32)
+    return a0, a1, a2, a3
+
+
 @triton.jit(
     do_not_specialize=["layer", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
     do_not_specialize_on_alignment=[
@@ -51,7 +78,7 @@ def forward_kernel(
     ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, ALONE: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run all steps in the order of the recurrence.
@@ -125,7 +152,7 @@ def forward_kernel(
     # are enough lines to fill the tensor cores' 64 rows, they are the rows of the product, otherwise the columns.
     line = tl.arange(0, GP * BU)
     gate, unit = line % GP, (pid % programs) * BU + line // GP
-    LINES_FIRST: tl.constexpr = GP * BU >= 64 and not RESIDENT
+    LINES_FIRST: tl.constexpr = ALONE or (GP * BU >= 64 and not RESIDENT)
     if LINES_FIRST:
         others, in_batch = exchange_ptr + m[None, :] * P + k[:, None], in_rows[None, :]
     else:
@@ -143,30 +170,36 @@ def forward_kernel(
     BEGINS: tl.constexpr = HAS_STATE or RESET == LEARNED  # whether the state before step 0 may be other than zeros
     START: tl.constexpr = 0 if BEGINS else 1  # the first step with a nonzero previous state
     told = 1 if BEGINS else 0  # how often every program has arrived before step 0
-    if RESIDENT:
+    if ALONE:  # h does not leave the registers
+        weights = w_ptr + (gate * H + unit)[:, None] * H + k[None, :]
+        held = tl.load(weights, mask=((gate < G) & (unit < H))[:, None] & (k < H)[None, :], other=0.0)
+    elif RESIDENT:
         weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
     else:
         pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
-    if BEGINS:
+    if BEGINS and not ALONE:
         tl.store(own + slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
         arrive(counter)
+    if ALONE:
+        next0, next1, next2, next3 = _inputs(0, T, B, H, m, n, inside, a_ptr, offsets_ptr, G, REVERSE, PACKED)
     for i in range(T):
-        t = T - 1 - i if REVERSE else i
-        offset, size = t * B, B
-        if PACKED:
-            offset = tl.load(offsets_ptr + t)
-            size = tl.load(offsets_ptr + t + 1) - offset
+        t, offset, size = _position(i, T, B, offsets_ptr, REVERSE, PACKED)
         active = inside & (m < size)[:, None]
         row = (offset + m).to(tl.int64)[:, None]
         a = a_ptr + row * (G * H) + n[None, :]
-        a0 = tl.load(a, mask=active, other=0.0).to(tl.float32) + (bi0 + bh0)
+        if ALONE:  # nothing else hides the time of the loads, so they are those of the next step
+            a0, a1, a2, a3 = next0, next1, next2, next3
+            next0, next1, next2, next3 = _inputs(i + 1, T, B, H, m, n, inside, a_ptr, offsets_ptr, G, REVERSE, PACKED)
+        else:
+            a0, a1, a2, a3 = _inputs(i, T, B, H, m, n, inside, a_ptr, offsets_ptr, G, REVERSE, PACKED)
+        a0 += bi0 + bh0
         xi0, xi1, xi2, xi3, xi4 = h * 0, h * 0, h * 0, h * 0, h * 0
         if G > 1:
-            a1 = tl.load(a + H, mask=active, other=0.0).to(tl.float32) + (bi1 + bh1)
-            a2 = tl.load(a + 2 * H, mask=active, other=0.0).to(tl.float32) + bi2
+            a1 += bi1 + bh1
+            a2 += bi2
         if G > 3:
-            a3 = tl.load(a + 3 * H, mask=active, other=0.0).to(tl.float32) + (bi3 + bh3)
+            a3 += bi3 + bh3
         step = first_step + t if RULED else t
         if DRAW:
             xi0, xi1, xi2, xi3 = draw_four(seed, n, place, step, 0)
@@ -182,7 +215,10 @@ def forward_kernel(
             zone_h, zone_c = zone(words_h, limit_h, MASKED), zone(words_c, limit_c, MASKED)
 
         product = tl.zeros((GP * BU, BB) if LINES_FIRST else (BB, GP * BU), tl.float32)
-        if i >= START:
+        if ALONE:
+            seen = (h * seen_factors if DROPOUT else h).to(dtype)
+            product = tl.dot(held, tl.trans(seen), product, input_precision=PRECISION)
+        elif i >= START:
             polls = wait(counter, (i + told) * programs, polls)
             source = others + ((i + 1) & 1) * slot_size
             if RESIDENT:
@@ -233,8 +269,9 @@ def forward_kernel(
         out, out_c = h, c
         if RESET > 0:
             h, c = tl.where(fresh, anew_h, h), tl.where(fresh, anew_c, c)
-        tl.store(own + (i & 1) * slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
-        arrive(counter)
+        if not ALONE:
+            tl.store(own + (i & 1) * slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
+            arrive(counter)
         tl.store(y_ptr + row * H + n[None, :], out.to(dtype), mask=active)
         if KEEP:
             tl.store(a, a0.to(dtype), mask=active)

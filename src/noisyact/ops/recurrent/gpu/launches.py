@@ -42,7 +42,7 @@ def _launcher(
 ) -> Launcher:  # fmt: skip
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
-        "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident,
+        "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident, "ALONE": plan.alone,
         "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps, "launch_cooperative_grid": True,
     }  # fmt: skip
     if kernel is backward_kernel:

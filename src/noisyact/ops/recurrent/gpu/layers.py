@@ -18,7 +18,7 @@ from torch import Tensor
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
-from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights, ruled_weights
+from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
 from noisyact.ops.triton import on
 
@@ -158,6 +158,8 @@ def backward(
                     h = None if h0 is None else h0[index]
                     dw_ih = torch.mm(d_ih.t(), below)
                     if rules is not None and rules.change_product():
+                        from noisyact.ops.recurrent.gpu.steps.seen import ruled_weights  # imports Triton
+
                         dw_hh = ruled_weights(buffers.dgates[:, -wide:], y, h, call, rules)
                     else:
                         dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)

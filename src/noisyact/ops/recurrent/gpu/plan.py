@@ -19,6 +19,11 @@ _RESIDENT = 256
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
 """The largest numbers of rows and inputs for which the launch computes the products over all rows."""
 
+_ALONE_UNITS, _ALONE_BYTES = 128, 1 << 17
+"""The most units and the most bytes of recurrent weights of a layer whose units are all in one program."""
+_ALONE = ((8, 4), (16, 4), (32, 8), (64, 8))
+"""Rows and warps of a program that has all units."""
+
 
 class Plan(NamedTuple):
     """The division of a layer into programs."""
@@ -40,6 +45,8 @@ class Plan(NamedTuple):
     """In backward, the number of slices of the inner dimension; different warps process them and add the results."""
     team: int = 1
     """In backward, the number of programs that divide the inner dimension and exchange sums for all their units."""
+    alone: bool = False
+    """Whether a program has all units, so that no program waits for another at a step."""
 
     def programs(self, hidden: int) -> int:
         """The number of programs for a block of the batch."""
@@ -82,6 +89,8 @@ _BACKWARD = (
 @functools.lru_cache(maxsize=1024)
 def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The plan of the forward pass. `size` is the number of bytes of an element."""
+    if (alone := _alone(kind, batch, hidden, size, device_processors)) is not None:
+        return alone
     plan = _first_that_fits(_forward_cuts(hidden, size), batch, hidden, size, device_processors)
     return plan._replace(resident=True, depth=_power_of_two(hidden)) if hidden <= _RESIDENT else plan
 
@@ -89,20 +98,33 @@ def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processor
 @functools.lru_cache(maxsize=1024)
 def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan:
     """The plan of the backward pass. `size` is the number of bytes of an element."""
+    if (alone := _alone(kind, batch, hidden, size, device_processors)) is not None:
+        return alone
     resident = hidden <= _RESIDENT
     plan = _first_that_fits(_backward_cuts(hidden), batch, hidden, size, device_processors)
     plan = plan._replace(slices=plan.warps if plan.team == 1 else 1, resident=resident)
     return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan))) if resident else plan
 
 
-def in_one_launch(batch: int, hidden: int, size: int, device_processors: int) -> bool:
+def _alone(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan | None:
+    """The plan of a layer that is so small that a program holds all its recurrent weights; None for others."""
+    units = _power_of_two(hidden)
+    lines = units * (4 if GATES[kind] > 1 else 1)
+    if size > 4 or units > _ALONE_UNITS or lines * units * size > _ALONE_BYTES:
+        return None
+    for rows, warps in _ALONE:
+        if -(-batch // rows) <= device_processors:
+            return Plan(True, rows, units, units, True, 1, warps, alone=True)
+    return None
+
+
+def in_one_launch(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> bool:
     """Whether one launch runs all steps of a layer, in the forward pass and in the backward pass.
 
-    >>> in_one_launch(20, 200, 4, 132), in_one_launch(4096, 200, 4, 132), in_one_launch(20, 200, 4, 0)
-    (True, False, False)
+    >>> [in_one_launch("gru", batch, 200, 4, processors) for batch, processors in ((20, 132), (4096, 132), (20, 0))]
+    [True, False, False]
     """
-    cuts = _forward_cuts(hidden, size), _backward_cuts(hidden)
-    return all(_first_that_fits(own, batch, hidden, size, device_processors).persistent for own in cuts)
+    return all(plan(kind, batch, hidden, size, device_processors).persistent for plan in (forward_plan, backward_plan))
 
 
 def _forward_cuts(hidden: int, size: int) -> tuple[tuple[int, ...], ...]:
@@ -117,7 +139,7 @@ def _first_that_fits(
     cuts: tuple[tuple[int, ...], ...], batch: int, hidden: int, size: int, device_processors: int
 ) -> Plan:
     for rows, units, depth, stages, warps, *team in cuts:
-        plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, *team)
+        plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, team[0] if team else 1)
         fits = plan.programs(hidden) * plan.blocks(batch) <= device_processors
         if fits and size <= 4 and (rows == 16 or rows < 2 * batch):  # these kernels do not compute in float64
             return plan

@@ -36,18 +36,6 @@ class KernelRules(NamedTuple):
         """Whether the recurrent product sees anything but the h of the step before."""
         return self.tensors[0] is not None or self.tensors[5] is not None
 
-    def seen(self, h: Tensor, steps: slice | int) -> Tensor:
-        """What the recurrent product sees of the h before some steps of a rectangular batch.
-
-        Args:
-            h: [batch, H] before one step, or [steps, batch, H].
-            steps: which steps.
-        """
-        reset, reset_h, *_, dropout = self.tensors
-        if reset is not None:
-            h = torch.where(reset[steps].unsqueeze(-1), 0.0 if reset_h is None else reset_h, h)
-        return h if dropout is None else _times(h, dropout)
-
     def times_dropout(self, h: Tensor, places: Tensor) -> Tensor:
         """h, [rows, H], times the mask of the recurrent dropout for these places in the batch, [rows]."""
         dropout = self.tensors[5]
@@ -59,10 +47,13 @@ class KernelRules(NamedTuple):
         Args:
             h0: [batch, H], the initial h; None for zeros.
         """
-        reset_h = self.tensors[1]
+        reset, reset_h, *_, dropout = self.tensors
         if h0 is None and reset_h is None:
             return None
-        return self.seen(torch.zeros_like(reset_h) if h0 is None else h0, -1 if reverse else 0)  # pyright: ignore[reportArgumentType]
+        h = torch.zeros_like(reset_h) if h0 is None else h0  # pyright: ignore[reportArgumentType]
+        if reset is not None:
+            h = torch.where(reset[-1 if reverse else 0].unsqueeze(-1), 0.0 if reset_h is None else reset_h, h)
+        return h if dropout is None else _times(h, dropout)
 
 
 NO_RULES = KernelRules()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["finish_sums", "store_sums", "sum_of_slices"]
+__all__ = ["add_five_sums", "add_four_sums", "add_three_sums", "finish_sums", "store_sums", "sum_of_slices"]
 
 
 @triton.jit
@@ -15,6 +15,59 @@ def store_sums(to, values, inside, ADD: tl.constexpr):
     if ADD:
         total += tl.load(to, mask=inside, other=0.0)
     tl.store(to, total, mask=inside)
+
+
+@triton.jit
+def _add(to, total, inside):
+    tl.store(to, total + tl.load(to, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def _three(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def _four(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def _five(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
+def add_three_sums(to, H, v0, v1, v2, inside):
+    """Add the sums over the rows of three tiles to what earlier launches stored, H numbers apart.
+
+    The sums of several tiles in one reduction need the synchronisations of one.
+    """
+    t0, t1, t2 = tl.reduce((v0, v1, v2), 0, _three)
+    _add(to, t0, inside)
+    _add(to + H, t1, inside)
+    _add(to + 2 * H, t2, inside)
+
+
+@triton.jit
+def add_four_sums(to, H, v0, v1, v2, v3, inside):
+    """The same for four tiles."""
+    t0, t1, t2, t3 = tl.reduce((v0, v1, v2, v3), 0, _four)
+    _add(to, t0, inside)
+    _add(to + H, t1, inside)
+    _add(to + 2 * H, t2, inside)
+    _add(to + 3 * H, t3, inside)
+
+
+@triton.jit
+def add_five_sums(to, H, v0, v1, v2, v3, v4, inside):
+    """The same for five tiles."""
+    t0, t1, t2, t3, t4 = tl.reduce((v0, v1, v2, v3, v4), 0, _five)
+    _add(to, t0, inside)
+    _add(to + H, t1, inside)
+    _add(to + 2 * H, t2, inside)
+    _add(to + 3 * H, t3, inside)
+    _add(to + 4 * H, t4, inside)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from noisyact.ops.recurrent.gpu.cells import (
 )
 from noisyact.ops.recurrent.gpu.steps.forward import POSITION
 from noisyact.ops.recurrent.gpu.steps.state import keep_masks, places, state_before, taken_back
-from noisyact.ops.recurrent.gpu.sums import store_sums
+from noisyact.ops.recurrent.gpu.sums import add_five_sums, add_four_sums, add_three_sums, store_sums
 
 __all__ = ["backward_kernel", "state_backward_kernel"]
 
@@ -171,15 +171,8 @@ def backward_kernel(
         tl.store(d + 3 * H, g3.to(dtype), mask=active)
         tl.store(carry_c_ptr + tile, dc * gf + held_c, mask=active)
         if HAS_P:
-            store_sums(sums, dc * top0, in_units, True)
-            store_sums(sums + H, dc * top1, in_units, True)
-            store_sums(sums + 2 * H, dc * top2, in_units, True)
-            store_sums(sums + 3 * H, owed * top3, in_units, True)
-            store_sums(sums + 4 * H, owed * top4, in_units, True)
-        store_sums(sums_b, g0, in_units, True)
-        store_sums(sums_b + H, g1, in_units, True)
-        store_sums(sums_b + 2 * H, g2, in_units, True)
-        store_sums(sums_b + 3 * H, g3, in_units, True)
+            add_five_sums(sums, H, dc * top0, dc * top1, dc * top2, owed * top3, owed * top4, in_units)
+        add_four_sums(sums_b, H, g0, g1, g2, g3, in_units)
     elif KIND == GRU:
         q = tl.load(extra_ptr + row * H + n[None, :], mask=active, other=0.0).to(NUMBER)
         h_before = state_before(
@@ -198,13 +191,8 @@ def backward_kernel(
         tl.store(d + 5 * H, g2.to(dtype), mask=active)
         held += owed * z
         if HAS_P:
-            store_sums(sums, owed * top0, in_units, True)
-            store_sums(sums + H, owed * top1, in_units, True)
-            store_sums(sums + 2 * H, owed * top2, in_units, True)
-        store_sums(sums_b, g0, in_units, True)
-        store_sums(sums_b + H, g1, in_units, True)
-        store_sums(sums_b + 2 * H, g2, in_units, True)
-        store_sums(sums_b + 3 * H, g3, in_units, True)
+            add_three_sums(sums, H, owed * top0, owed * top1, owed * top2, in_units)
+        add_four_sums(sums_b, H, g0, g1, g2, g3, in_units)
     else:
         _, to0, top0 = tanh_d(a0, p0, xi0, state_scale, KIND, STATE, STATE_LEAK, STATE_CLIP, IS_HARD, DRAW)
         g0 = owed * to0

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.gpu.call import StackCall
-
-__all__ = ["ProductsAsCudnn", "recurrent_weights", "ruled_weights"]
+__all__ = ["ProductsAsCudnn", "recurrent_weights"]
 
 
 class ProductsAsCudnn:
@@ -45,29 +43,3 @@ def recurrent_weights(dgates: Tensor, wide: int, y: Tensor, h0: Any, before: Any
     if h0 is None:
         return gradient
     return gradient.addmm_(dgates.as_strided((wide, batch), (1, width), entry * width + column), h0)
-
-
-def ruled_weights(dgates: Tensor, y: Tensor, h0: Any, call: StackCall, rules: Any) -> Tensor:
-    """The gradient of W_hh where resets or recurrent dropout change what the recurrent product sees.
-
-    Args:
-        dgates: [rows, gates H], the gradients of W_hh h.
-        y: h at every step.
-        h0: [batch, H], the initial h; None for zeros.
-        rules: the layer's :class:`KernelRules`.
-    """
-    hidden, batch = y.shape[-1], call.batch
-    if call.offsets is not None and call.before is not None:  # without resets
-        first = y.new_zeros(batch, hidden) if h0 is None else h0
-        sizes = call.offsets.diff()
-        starts = torch.repeat_interleave(call.offsets[:-1], sizes, output_size=len(dgates))
-        place = torch.arange(len(dgates), device=y.device) - starts
-        return torch.mm(dgates.t(), rules.times_dropout(torch.cat([y, first])[call.before], place))
-    every, by_step = y.view(-1, batch, hidden), dgates.unflatten(0, (-1, batch))
-    later, earlier, entry = slice(1, None), slice(0, -1), 0
-    if call.reverse:
-        later, earlier, entry = earlier, later, -1
-    before = rules.seen(every[earlier], later)
-    gradient = torch.mm(by_step[later].flatten(0, 1).t(), before.flatten(0, 1))
-    first = rules.seen_at_first(h0, call.reverse)
-    return gradient if first is None else gradient.addmm_(by_step[entry].t(), first)

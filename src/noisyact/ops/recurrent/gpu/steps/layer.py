@@ -1,7 +1,8 @@
 """A recurrent layer on a GPU step by step: a product of torch and a pointwise kernel for each step.
 
-It serves the layers that the kernels with the whole time loop do not: those whose programs cannot all run at once,
-projections, and float64. All buffers are allocated before the loop, and the products over all steps are one each.
+It serves the layers that the kernels with the whole time loop do not: those for which they would be slower,
+projections, and float64. All buffers are allocated before the first step. A pass runs in parts of the sequence, so that
+layers above each other can run at the same time (wavefront.py).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from torch import Tensor
 from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.gpu.steps.backward import backward_kernel, state_backward_kernel
-from noisyact.ops.recurrent.gpu.steps.cublas import recurrent_weights, ruled_weights
+from noisyact.ops.recurrent.gpu.steps.cublas import recurrent_weights
 from noisyact.ops.recurrent.gpu.steps.forward import forward_kernel, state_kernel
 from noisyact.ops.recurrent.gpu.steps.rules import step_rules
-from noisyact.ops.recurrent.gpu.steps.timeline import timeline
+from noisyact.ops.recurrent.gpu.steps.seen import ruled_weights
+from noisyact.ops.recurrent.gpu.steps.timeline import rows_of, timeline
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.ops.triton.launch import Launcher
 
@@ -30,10 +32,13 @@ _UNITS, _PROGRAMS = 32, 128
 """The units of a program, and the number of programs that fill a GPU."""
 
 
-class LayerGradients(NamedTuple):
-    """The gradients of one layer. One that is not wanted is None."""
+Part = Callable[[slice], None]
+"""Computes a part of a pass: these steps, of all in the order of the recurrence."""
 
-    x: Tensor | None
+
+class LayerGradients(NamedTuple):
+    """The gradients of one layer's weights and states. One that is not wanted is None."""
+
     weights: LayerWeights
     h0: Tensor | None
     c0: Tensor | None
@@ -44,8 +49,8 @@ class LayerGradients(NamedTuple):
 def layer_forward(
     call: StackCall, index: int, x: Tensor, h0: Tensor | None, c0: Tensor | None, h_n: Tensor, c_n: Tensor | None,
     weights: LayerWeights, keep: bool, kept_noise: CellNoise | None, form: Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Run one layer, like reference.layer with xi from the seed.
+) -> tuple[tuple[Tensor, Tensor, Tensor], Part]:  # fmt: skip
+    """Prepare one layer, like reference.layer with xi from the seed.
 
     Args:
         index: the layer's index in the call.
@@ -57,11 +62,12 @@ def layer_forward(
         kept_noise: receives the scales that the kernels used.
         form: the leading dimensions of the output: the number of rows, or steps and batch.
 
-    Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
+    Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn. Then a
+    function that computes a part of the steps, whose rows of x must be there by then.
     """
     kind, batch, (output, hidden) = call.kind, call.batch, _widths(weights)
     noise, seed, projected, number = call.noise, call.seeds[index], weights.w_hr is not None, _number(x)
-    a = _from_input(kind, x, weights)
+    a, bias, w_ih = x.new_empty(len(x), len(weights.w_ih)), _bias(kind, weights), weights.w_ih.t()
     y = x.new_empty(*form, output)
     rules = step_rules(call, index, x, output)
     reset, reset_h, reset_c, rows, mask_seed, dropout = rules.kernel.tensors
@@ -97,25 +103,34 @@ def layer_forward(
     sizes, w = call.every_size(), weights.w_hh.t()
     w_project: Any = None if weights.w_hr is None else weights.w_hr.t()
     outputs, sums = y.view(-1, output).split(sizes), a.split(sizes)
-    for t, before, size, known, position in timeline(sizes, call.reverse, rules.first_step):
-        to = sums[t] if q is None else q
-        if known:
-            _add_product(_first(to, known), _first(outputs[before] if seen is None else seen, known), w, kind)
-        if first is not None and known < size:
-            _add_product(to[known:size], first[known:size], w, kind)
-        run(size, *position)
-        if end is not None:
-            torch.mm(_first(m, size), w_project, out=outputs[t])
-            end(size, *position)
-    return y, a, extra
+    order = timeline(sizes, call.reverse, rules.first_step)
+
+    def advance(part: slice) -> None:
+        rows = rows_of(order[part])
+        if bias is None:
+            torch.mm(x[rows], w_ih, out=a[rows])
+        else:
+            torch.addmm(bias, x[rows], w_ih, out=a[rows])
+        for t, before, size, known, position in order[part]:
+            to = sums[t] if q is None else q
+            if known:
+                _add_product(_first(to, known), _first(outputs[before] if seen is None else seen, known), w, kind)
+            if first is not None and known < size:
+                _add_product(to[known:size], first[known:size], w, kind)
+            run(size, *position)
+            if end is not None:
+                torch.mm(_first(m, size), w_project, out=outputs[t])
+                end(size, *position)
+
+    return (y, a, extra), advance
 
 
 def layer_backward(
     call: StackCall, index: int, dy: Tensor | None, dh_n: Tensor | None, dc_n: Tensor | None, h0: Tensor | None,
     c0: Tensor | None, x: Tensor, kept: Sequence[Tensor], weights: LayerWeights, dgates: Tensor, wants_x: bool,
     wants_h0: bool, wants_weights: bool, wants_reset: bool,
-) -> LayerGradients:  # fmt: skip
-    """The gradients of one layer.
+) -> tuple[Tensor | None, Part, Callable[[], LayerGradients]]:  # fmt: skip
+    """Prepare the gradients of one layer.
 
     Args:
         dy: the gradient of h at every step; dh_n and dc_n: [batch, H], those of the final state. None for zeros.
@@ -123,6 +138,10 @@ def layer_backward(
         kept: the results of :func:`layer_forward`.
         dgates: [rows, gates H], a buffer for the gradients of the pre-activations; for the GRU [rows, 6 H], those of
             W_ih x and then those of W_hh h.
+
+    Returns: the gradient of x, if it is wanted; a function that computes it for a part of the steps, whose rows of dy
+    must be there by then, to be called from the last part to the first; and a function for all gradients, to be called
+    after that.
     """
     kind, batch, (output, hidden) = call.kind, call.batch, _widths(weights)
     (y, a, extra), p, w_hh, number = kept, weights.p, weights.w_hh, _number(x)
@@ -166,34 +185,44 @@ def layer_backward(
         )  # fmt: skip
     sizes = call.every_size()
     of_steps, of_owed = dgates[:, -wide:].split(sizes), () if owed is None else owed.split(sizes)
-    for t, _, size, known, position in reversed(timeline(sizes, call.reverse, rules.first_step)):
-        if begin is not None:
-            begin(size, *position)
-            torch.mm(of_owed[t], w_project, out=_first(dm, size))
-        run(size, *position)
-        needed = size if wants_h0 or wants_reset else known
-        if needed:
-            torch.mm(_first(of_steps[t], needed), w_hh, out=_first(dh, needed))
-    d_ih, of_weights = dgates[:, :wide], LayerWeights(None, None)  # pyright: ignore[reportArgumentType]
-    if wants_weights:
-        if rules.kernel.change_product():
-            dw_hh = ruled_weights(dgates[:, -wide:], y, h0, call, rules.kernel)
-        else:
-            dw_hh = recurrent_weights(dgates, wide, y, h0, call.before, batch, call.reverse)
-        dw_hr = None if owed is None or m is None else torch.mm(owed.t(), m)
-        of_weights = LayerWeights(torch.mm(d_ih.t(), x), dw_hh, w_hr=dw_hr)
-    dp, db_ih, db_hh = _small_gradients(kind, sums, hidden, x.dtype)
-    of_weights = of_weights._replace(b_ih=db_ih, b_hh=db_hh, p=dp)
-    dx = torch.mm(d_ih, weights.w_ih) if wants_x else None
-    if not (wants_h0 or wants_reset):
-        return LayerGradients(dx, of_weights, None, None, None, None)
-    owed_h: Any = dh if dropout is None else dh * dropout
-    owed_h = owed_h if carry_h is None else owed_h + carry_h
-    states = (owed_h, dreset_h), (carry_c, dreset_c)
-    (dh0, dreset_h), (dc0, dreset_c) = (
-        _of_first_state(d, total, reset, call.reverse, x.dtype, wants_h0, wants_reset) for d, total in states
-    )
-    return LayerGradients(dx, of_weights, dh0, dc0, dreset_h, dreset_c)
+    order, d_ih = timeline(sizes, call.reverse, rules.first_step), dgates[:, :wide]
+    dx = x.new_empty(x.shape) if wants_x else None
+
+    def advance(part: slice) -> None:
+        for t, _, size, known, position in reversed(order[part]):
+            if begin is not None:
+                begin(size, *position)
+                torch.mm(of_owed[t], w_project, out=_first(dm, size))
+            run(size, *position)
+            needed = size if wants_h0 or wants_reset else known
+            if needed:
+                torch.mm(_first(of_steps[t], needed), w_hh, out=_first(dh, needed))
+        if dx is not None:
+            rows = rows_of(order[part])
+            torch.mm(d_ih[rows], weights.w_ih, out=dx[rows])
+
+    def finish() -> LayerGradients:
+        of_weights = LayerWeights(None, None)  # pyright: ignore[reportArgumentType]
+        if wants_weights:
+            if rules.kernel.change_product():
+                dw_hh = ruled_weights(dgates[:, -wide:], y, h0, call, rules.kernel)
+            else:
+                dw_hh = recurrent_weights(dgates, wide, y, h0, call.before, batch, call.reverse)
+            dw_hr = None if owed is None or m is None else torch.mm(owed.t(), m)
+            of_weights = LayerWeights(torch.mm(d_ih.t(), x), dw_hh, w_hr=dw_hr)
+        dp, db_ih, db_hh = _small_gradients(kind, sums, hidden, x.dtype)
+        of_weights = of_weights._replace(b_ih=db_ih, b_hh=db_hh, p=dp)
+        if not (wants_h0 or wants_reset):
+            return LayerGradients(of_weights, None, None, None, None)
+        owed_h: Any = dh if dropout is None else dh * dropout
+        owed_h = owed_h if carry_h is None else owed_h + carry_h
+        states = (owed_h, dreset_h), (carry_c, dreset_c)
+        (dh0, at_reset_h), (dc0, at_reset_c) = (
+            _of_first_state(d, total, reset, call.reverse, x.dtype, wants_h0, wants_reset) for d, total in states
+        )
+        return LayerGradients(of_weights, dh0, dc0, at_reset_h, at_reset_c)
+
+    return dx, advance, finish
 
 
 def _prepared(
@@ -213,8 +242,8 @@ def _prepared(
 @functools.lru_cache(maxsize=1024)
 def _launcher(kernel: Any, rows: int, cell: tuple, flags: tuple, dtypes: tuple[torch.dtype, ...]) -> Launcher:
     number = tl.float64 if dtypes[0] is torch.float64 else tl.float32
-    constants = functions(*cell) | dict(flags) | {"NUMBER": number, "BB": rows, "BU": _UNITS}
-    return Launcher(kernel, {name: constants[name] for name in kernel.arg_names if name in constants})
+    constants = functions(*cell) | dict(flags) | {"NUMBER": number, "BB": rows, "BU": _UNITS, "num_warps": 8}
+    return Launcher(kernel, {name: constants[name] for name in (*kernel.arg_names, "num_warps") if name in constants})
 
 
 def _rows_of(batch: int, width: int) -> int:
@@ -269,17 +298,15 @@ def _number(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
-def _from_input(kind: str, x: Tensor, weights: LayerWeights) -> Tensor:
-    """W_ih x and the biases of all steps, without the GRU's b_hn, which belongs to its recurrent product."""
-    w_ih, w_hh, b_ih, b_hh, _, _ = weights
+def _bias(kind: str, weights: LayerWeights) -> Tensor | None:
+    """The biases that belong to W_ih x: all but the GRU's b_hn, which belongs to its recurrent product."""
+    b_ih, b_hh = weights.b_ih, weights.b_hh
     if b_ih is None or b_hh is None:
-        return torch.mm(x, w_ih.t())
-    if kind == "gru":
-        gates = 2 * w_hh.shape[1]
-        bias = torch.cat([b_ih[:gates] + b_hh[:gates], b_ih[gates:]])
-    else:
-        bias = b_ih + b_hh
-    return torch.addmm(bias, x, w_ih.t())
+        return None
+    if kind != "gru":
+        return b_ih + b_hh
+    gates = 2 * weights.w_hh.shape[1]
+    return torch.cat([b_ih[:gates] + b_hh[:gates], b_ih[gates:]])
 
 
 def _small_gradients(kind: str, sums: Tensor, hidden: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.call import StackCall
+from noisyact.ops.recurrent.gpu.steps import wavefront
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.gpu.steps.layer import layer_backward, layer_forward
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
@@ -25,15 +26,17 @@ def forward(
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     h_n = x.new_empty(count, batch, output)
     c_n = x.new_empty(count, batch, output if w_hr is None else w_hr.shape[1]) if call.kind == "lstm" else None
-    kept = [x]
+    kept, advances = [x], []
     with on(x.device), ProductsAsCudnn():
         for index, own in enumerate(weights):
-            results = layer_forward(
+            results, advance = layer_forward(
                 call, index, x, _of(h0, index), _of(c0, index), h_n[index], _of(c_n, index), own, keep, kept_noise,
                 x.shape[:1] if index < count - 1 else form,
             )  # fmt: skip
             x = results[0]
             kept += results
+            advances.append(advance)
+        wavefront.run(advances, _parts(call, count, output), x.device)
     return x, h_n, c_n, kept
 
 
@@ -45,20 +48,39 @@ def backward(
     """Compute :func:`noisyact.ops.recurrent.gpu.layers.backward`. All tensors are contiguous but the input's rows."""
     (dy, dh_n, dc_n), x = gradients, kept[0]
     width = weights[0].w_hh.shape[0] * (2 if call.kind == "gru" else 1)
-    dgates = x.new_empty(len(x), width)  # used by one layer after the other
+    parts = _parts(call, len(weights), weights[0].w_hh.shape[1])
+    shared = x.new_empty(len(x), width) if len(parts) == 1 else None  # used by one layer after the other
+    advances, ends = [], []
     found: list[Tensor | None] = []
     states: list[list[Tensor | None]] = []
     with on(x.device), ProductsAsCudnn():
         for index in reversed(range(len(weights))):
-            of_layer = layer_backward(
+            dgates = x.new_empty(len(x), width) if shared is None else shared
+            dy, advance, finish = layer_backward(
                 call, index, dy, _of(dh_n, index), _of(dc_n, index), _of(h0, index), _of(c0, index),
                 kept[3 * index - 2] if index else x, kept[3 * index + 1 : 3 * index + 4], weights[index], dgates,
                 wants_x or index > 0, wants_h0, wants_weights, wants_reset,
             )  # fmt: skip
-            dy, of_weights, *of_states = of_layer
-            found[:0] = of_weights
-            states.insert(0, of_states)
+            if shared is None:
+                advances.append(advance)
+                ends.append(finish)
+            else:
+                wavefront.run([advance], parts, x.device)
+                of_weights, *of_states = finish()
+                found[:0] = of_weights
+                states.insert(0, of_states)
+        if shared is None:
+            wavefront.run(advances, parts[::-1], x.device)
+            for finish in ends:
+                of_weights, *of_states = finish()
+                found[:0] = of_weights
+                states.insert(0, of_states)
     return dy, found, [_stacked(parts) for parts in zip(*states, strict=True)]
+
+
+def _parts(call: StackCall, layers: int, output: int) -> list[slice]:
+    """The parts of the steps that have rows."""
+    return wavefront.parts_of(sum(size > 0 for size in call.every_size()), layers, call.batch * output)
 
 
 def _of(states: Tensor | None, index: int) -> Tensor | None:

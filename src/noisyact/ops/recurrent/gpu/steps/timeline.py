@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Step", "timeline"]
+__all__ = ["Step", "rows_of", "timeline"]
 
 
 class Step(NamedTuple):
@@ -23,6 +23,16 @@ class Step(NamedTuple):
     """The number of rows that have a step before; the others begin with the initial state."""
     position: tuple[int, ...]
     """The last arguments of the kernels: POSITION in forward.py."""
+
+
+def rows_of(steps: Sequence[Step]) -> slice:
+    """The rows of consecutive steps.
+
+    >>> rows_of(timeline([3, 2, 1], reverse=True)[:2])
+    slice(3, 6, None)
+    """
+    ends = steps[0], steps[-1]
+    return slice(min(s.position[1] for s in ends), max(s.position[1] + s.size for s in ends))
 
 
 def timeline(sizes: Sequence[int], reverse: bool, first_step: int = 0) -> list[Step]:
