@@ -40,7 +40,7 @@ def seen_kernel(
         h = tl.where(known[:, None], h, first)
     if RESET > 0:
         again = (tl.load(reset_ptr + m, mask=in_rows, other=0) != 0)[:, None]
-        anew = h * 0
+        anew = tl.zeros(h.shape, h.dtype)  # not h * 0, because h may not be finite
         if RESET == LEARNED:
             anew = tl.load(reset_h_ptr + of_row, mask=inside & again, other=0.0)
         h = tl.where(again, anew, h)
