@@ -95,6 +95,7 @@ def layers() -> Iterator[tuple[str, Run]]:
     """Forward and backward of layers: all steps in one launch, weights in registers or in parts, or step by step."""
     small, odd = {"hidden": 40, "inputs": 16}, {"hidden": 37, "inputs": 7}
     large = {"hidden": 300 if DEVICE == "cuda" else 270, "inputs": 9}
+    wide = {"hidden": 133, "inputs": 7}
     packed, reverse = {**odd, "packed": True}, {**odd, "reverse": True, "state": False}
     ruled = {"share": 0.3, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
     masked = {"zoneout": (0.3, 0.2), "dropout": 0.4, "packed": True}
@@ -126,6 +127,9 @@ def layers() -> Iterator[tuple[str, Run]]:
     ]
     if DEVICE == "cuda":  # the interpreter takes minutes for these
         cases += [
+            ("one launch, programs wait for each other", PROCESSORS, "lstm", "nah", wide),
+            ("one launch, programs wait for each other", PROCESSORS, "gru", "nan", {**wide, "packed": True}),
+            ("one launch, programs wait for each other", PROCESSORS, "lstm", "nah", {**wide, **ruled}),
             ("one launch, weights in parts, teams", PROCESSORS, "lstm", "nah", large),
             ("one launch, weights in parts, teams", PROCESSORS, "gru", "nan", large),
             ("one launch, weights in parts, teams", PROCESSORS, "rnn_tanh", "nan", large),
@@ -161,13 +165,13 @@ def planned_for(room: int) -> Iterator[None]:
 
 
 def stacked_layers() -> Iterator[tuple[str, Run]]:
-    """Two layers in one operation, which share their room."""
+    """Two layers in one operation, which share their room; step by step they overlap."""
 
-    def run() -> list[Tensor]:
-        cases = [Case("gru", 3, 5, 24, inputs=inputs, device=DEVICE) for inputs in (7, 24)]
+    def run(room: int) -> list[Tensor]:
+        cases = [Case("gru", 9, 5, 24, inputs=inputs, device=DEVICE) for inputs in (7, 24)]
         weights = [LayerWeights(case.w_ih, case.w_hh, case.b_ih, case.b_hh, case.p) for case in cases]
         h, first = normal(2, 5, 24).requires_grad_(), cases[0]
-        with planned_for(PROCESSORS):
+        with planned_for(room):
             results = gpu.layers("gru", first.sizes, first.x, h, None, weights, [SEED, SEED], first.cell_noise, False)
             outputs = [result for result in results if result is not None]
             leaves = {
@@ -175,7 +179,8 @@ def stacked_layers() -> Iterator[tuple[str, Run]]:
             }
             return outputs + list(first.gradients(outputs, leaves).values())
 
-    yield "layers gru, two", run
+    yield "layers gru, two: one launch", lambda: run(PROCESSORS)
+    yield "layers gru, two: step by step", lambda: run(0)
 
 
 def attention_scores() -> Iterator[tuple[str, Run]]:

@@ -7,7 +7,7 @@ from recurrent_cases import Case
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu.steps import cell
+from noisyact.ops.recurrent.gpu.steps import cell, wavefront
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
 from noisyact.ops.recurrent.types import LayerWeights
 
@@ -92,8 +92,10 @@ def test_sixteen_bits(kind):
 @pytest.mark.parametrize("projection", [0, 3])
 def test_layers_above_each_other_equal_one_after_the_other(projection):
     width = projection or 5
-    below = Case("lstm", 2, 3, 5, packed=True, projection=projection, dtype=torch.float64)
-    above = Case("lstm", 2, 3, 5, inputs=width, projection=projection, dtype=torch.float64)
+    """Each layer is one part of the steps behind the layer below."""
+    assert len(wavefront.parts_of(9, 2, 3 * width)) > 1
+    below = Case("lstm", 9, 3, 5, packed=True, projection=projection, dtype=torch.float64)
+    above = Case("lstm", 9, 3, 5, inputs=width, projection=projection, dtype=torch.float64)
     weights = [LayerWeights(*(getattr(case, name) for name in LayerWeights._fields)) for case in (below, above)]
     h, c = torch.stack((below.h0, above.h0)), torch.stack((below.c0, above.c0))
     seeds, noise = [below.seed, below.seed + 1], below.cell_noise
