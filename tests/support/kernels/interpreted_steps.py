@@ -108,7 +108,7 @@ def test_layers_above_each_other_equal_one_after_the_other(projection):
         x, *last = gpu.layers("lstm", below.sizes, x, *own, [weights[index]], [seeds[index]], noise, False)
         states.append(last)
     apart = [x, *(torch.cat(parts) for parts in zip(*states, strict=True))]
-    torch.testing.assert_close(together, apart, rtol=0, atol=0)
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-13)  # products of other numbers of rows round otherwise
     torch.testing.assert_close(below.gradients(together, leaves), below.gradients(apart, leaves))
 
 
