@@ -22,7 +22,9 @@ _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
 _ALONE_UNITS, _ALONE_BYTES = 128, 1 << 17
 """The most units and the most bytes of recurrent weights of a layer whose units are all in one program."""
 _ALONE = ((8, 4), (16, 4), (32, 8), (64, 8))
-"""Rows and warps of a program that has all units."""
+"""Rows and warps of a program that has all units. With 128 units it has 8 warps at least."""
+_FEW_ROWS = 128
+"""Up to this number of rows an LSTM or GRU of 128 units is faster with several programs for each block of rows."""
 
 
 class Plan(NamedTuple):
@@ -112,7 +114,10 @@ def _alone(kind: str, batch: int, hidden: int, size: int, device_processors: int
     lines = units * (4 if GATES[kind] > 1 else 1)
     if size > 4 or units > _ALONE_UNITS or lines * units * size > _ALONE_BYTES:
         return None
+    if units == _ALONE_UNITS and GATES[kind] > 1 and batch <= _FEW_ROWS:
+        return None  # the registers of a program do not hold its weights
     for rows, warps in _ALONE:
+        warps = max(warps, units // 16)
         if -(-batch // rows) <= device_processors:
             return Plan(True, rows, units, units, True, 1, warps, alone=True)
     return None
