@@ -9,6 +9,7 @@
 #ifndef NOISYACT_DOUBLE
 
 #define EXPORTED(name) name
+#define LARGEST 3.4028235e38f
 typedef float real;
 typedef floats reals;
 typedef ints bits;
@@ -16,6 +17,7 @@ typedef ints bits;
 #else
 
 #define EXPORTED(name) name##_double
+#define LARGEST 1.7976931348623157e308
 typedef double real;
 typedef double reals __attribute__((vector_size(8 * LANES)));
 typedef int64_t bits __attribute__((vector_size(8 * LANES)));
@@ -104,6 +106,11 @@ INLINE void double_normal_tail(reals z, reals *density, reals *tail) {
     }
 }
 
+INLINE reals double_logarithm(reals v) {
+    for (int j = 0; j < LANES; j++) v[j] = log(v[j]);
+    return v;
+}
+
 /* From here on the names of simd.h and vector_math.h mean the functions of doubles. */
 #define mask double_mask
 #define every double_every
@@ -119,6 +126,7 @@ INLINE void double_normal_tail(reals z, reals *density, reals *tail) {
 #define at_most double_at_most
 #define normal_pair double_normal_pair
 #define normal_tail double_normal_tail
+#define logarithm double_logarithm
 #define half_tanh double_half_tanh
 #define hyperbolic_tangent double_hyperbolic_tangent
 #define sigmoid double_sigmoid
