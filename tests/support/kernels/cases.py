@@ -49,6 +49,8 @@ SHAPES = [(), (1,), (7,), (64,), (129,), (3, 5), (2, 3, 65), (0, 4), (4, 0), (17
 TWO_SIDED = {name: pair for name, pair in PAIRS.items() if math.isfinite(pair.low) and math.isfinite(pair.high)}
 
 scheme_ids = [str(scheme) for scheme in SCHEMES]
+ALL = [*SCHEMES, *ESTIMATORS]
+all_ids = [str(scheme) for scheme in ALL]
 
 
 def allowed(scheme: na.Scheme) -> dict[str, na.HardPair]:

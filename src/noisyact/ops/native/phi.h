@@ -196,8 +196,8 @@ OUTLINE void estimate(const unit *a, const reals *at, const reals *xi, reals *ph
     reals x = *at, zero = every(0.0f);
     if (a->scheme == STRAIGHT_THROUGH) {
         reals u = x * a->slope + a->offset, h = a->function == PIECEWISE ? hard(a, u) : soft(a, x);
-        mask far = above(absolute(gap_of(a, h, u)), every(a->scale)), infinite = above(absolute(u), every(LARGEST));
-        *dx = pick(far, zero, pick(infinite, zero, every(a->slope)));
+        mask far = above(absolute(gap_of(a, h, u)), every(a->scale)), finite = above(every(INFINITY), absolute(u));
+        *dx = pick(far, zero, pick(finite, every(a->slope), zero));
         *phi = a->binary ? rounded(a, h - middle, h) : h;
         return;
     }

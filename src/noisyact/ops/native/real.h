@@ -9,7 +9,6 @@
 #ifndef NOISYACT_DOUBLE
 
 #define EXPORTED(name) name
-#define LARGEST 3.4028235e38f
 typedef float real;
 typedef floats reals;
 typedef ints bits;
@@ -17,7 +16,6 @@ typedef ints bits;
 #else
 
 #define EXPORTED(name) name##_double
-#define LARGEST 1.7976931348623157e308
 typedef double real;
 typedef double reals __attribute__((vector_size(8 * LANES)));
 typedef int64_t bits __attribute__((vector_size(8 * LANES)));
