@@ -68,15 +68,20 @@ class NoisyModule(nn.Module):
         """The scheme to which the buffer of a scale belongs."""
         return self.noise
 
-    def set_scale(self, value: float) -> None:
-        """Set the noise scale: c, sigma for schemes with a fixed sigma, or what an estimator names."""
+    def scale_names(self) -> dict[str, str]:
+        """What each buffer that holds a scale is of its scheme: c, sigma, or what an estimator anneals."""
+        return {name: self._scheme_of(name).scale_name for name in self._set_to}
+
+    def set_scale(self, value: float, only: str | None = None) -> None:
+        """Set the noise scale, or with `only` the scales of this name. See :func:`set_noise_scale`."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"the noise scale must be a number, not {value!r}")
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"the noise scale must be finite and at least 0, not {value!r}")
-        for name in self._set_to:
+        names = [name for name, scale in self.scale_names().items() if only in (None, scale)]
+        for name in names:
             self._scheme_of(name).with_scale(value)  # raises an error for a value that the scheme does not allow
-        for name in self._set_to:
+        for name in names:
             self._write_scale(name, value)
 
     def is_noisy(self, training: bool) -> bool:
@@ -319,8 +324,11 @@ def check_model(model: nn.Module) -> None:
         raise TypeError(f"model must be an nn.Module, not {model!r:.80}")
 
 
-def set_noise_scale(model: nn.Module, value: float) -> int:
-    """Set the scale (c or sigma) of every noisy module in a model. Returns the number of noisy modules.
+def set_noise_scale(model: nn.Module, value: float, only: str | None = None) -> int:
+    """Set the scale of every noisy module in a model. Returns the number of noisy modules whose scale was set.
+
+    The scale is c, sigma for schemes with a fixed sigma, or what an estimator anneals, such as tau. A model may have
+    several kinds, for example c of the tanh and the slope of the gates: `only` is the name of the one to set.
 
     >>> model = nn.Sequential(nn.Linear(4, 4), NoisyHardTanh())
     >>> set_noise_scale(model, 0.1)
@@ -332,9 +340,13 @@ def set_noise_scale(model: nn.Module, value: float) -> int:
     parts = [module for module in model.modules() if isinstance(module, NoisyModule)]
     if not parts:
         raise ValueError(f"{type(model).__name__} has no noisy part whose scale could be set; see noisyact.noisify")
-    for part in parts:
-        part.set_scale(value)
-    return len(parts)
+    chosen = [part for part in parts if only is None or only in part.scale_names().values()]
+    if not chosen:
+        present = sorted({name for part in parts for name in part.scale_names().values()})
+        raise ValueError(f"only={only!r}: the scales of {type(model).__name__} are {', '.join(present)}")
+    for part in chosen:
+        part.set_scale(value, only)
+    return len(chosen)
 
 
 def noise_parameters(model: nn.Module) -> Iterator[nn.Parameter]:

@@ -206,6 +206,17 @@ def test_a_refused_scale_changes_nothing():
     assert (lstm.noise.scale.item(), lstm.noise.gate_scale.item()) == (0.5, pytest.approx(0.9))
 
 
+def test_one_kind_of_scale_is_annealed():
+    model = torch.nn.Sequential(na.NoisyLSTM(2, 3, noise="nah", gate_noise="slope"), na.NoisyHardSigmoid("slope"))
+    scheduler = na.NoiseScheduler(model, na.anneal.linear(1.0, 5.0, steps=4), only="slope")
+    scheduler.step()
+    assert [model[0].noise.scale, model[0].noise.gate_scale, model[1].scale] == [0.5, 2.0, 2.0]
+    assert na.set_noise_scale(model, 0.25, only="c") == 1
+    assert [model[0].noise.scale, model[0].noise.gate_scale, model[1].scale] == [0.25, 2.0, 2.0]
+    with pytest.raises(ValueError, match="only='tau': the scales of Sequential are c, slope"):
+        na.set_noise_scale(model, 1.0, only="tau")
+
+
 def test_relu_takes_the_estimators_that_need_no_upper_limit():
     x = torch.tensor([-3.0, 2.0], requires_grad=True)
     y = na.NoisyReLU("straight-through")(x)
