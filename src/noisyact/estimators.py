@@ -45,7 +45,7 @@ class Estimator(Scheme):
 
     @property
     def needs_limits(self) -> bool:
-        """Whether the estimator is for functions that have both limits alone."""
+        """Whether the estimator needs a function with two finite limits."""
         return self.rounds
 
 
@@ -84,8 +84,8 @@ class SlopeAnnealing(Estimator):
     """h with a steeper slope: ``phi(x) = h(slope x)``. A schedule raises the slope, and h approaches the step function.
 
     After Chung, Ahn and Bengio, "Hierarchical Multiscale Recurrent Neural Networks" (2016, arXiv:1609.01704). They
-    round in training (``binary=True``), with the derivative of ``max(0, min(1, (a x + 1) / 2))`` and a from 1 to 5. The
-    paper's hard sigmoid has half this slope, so a is ``slope / 2`` here.
+    round in training (``binary=True``), with the derivative of ``max(0, min(1, (a x + 1) / 2))`` and a from 1 to 5.
+    With our hard sigmoid, of slope 1/4, their a is ``slope / 2``.
 
     Args:
         slope: the factor of x, which annealing changes.

@@ -73,7 +73,7 @@ class Scheme:
 
     @property
     def needs_limits(self) -> bool:
-        """Whether the scheme is for functions that have both limits alone."""
+        """Whether the scheme needs a function with two finite limits."""
         return False
 
     def with_scale(self, value: float) -> Scheme:

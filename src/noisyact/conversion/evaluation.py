@@ -15,7 +15,7 @@ __all__ = ["set_eval_noise"]
 def set_eval_noise(model: nn.Module, rule: str) -> int:
     """Set the evaluation rule of a model: ``eval_noise`` of its noisy activations, recurrent layers and cells.
 
-    The rule ``"binary"`` is set on the gates alone: on activations with the range [0, 1], and on LSTM and GRU layers
+    The rule ``"binary"`` is set only on gates: on activations with the range [0, 1], and on LSTM and GRU layers
     and cells, with or without noise, hard or soft. They then compute exactly 0 or 1 in evaluation mode, 1 where
     h(x) >= 1/2. Training does not change, and the derivative in evaluation mode is that of u (straight-through). To
     round other functions, set the attribute ``eval_noise`` of their modules.

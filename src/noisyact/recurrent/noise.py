@@ -91,7 +91,7 @@ class RecurrentNoise(NoisyModule):
 class EvaluationRule:
     """The evaluation rule of a layer or cell: that of its submodule `noise`, or its own if it has no noise.
 
-    Without noise "binary" alone matters: it rounds the gates, soft or hard, in evaluation mode.
+    Without noise only "binary" has an effect: it rounds the gates, soft or hard, in evaluation mode.
     """
 
     kind: str

@@ -36,7 +36,7 @@ ESTIMATORS = [
     na.SaturatingSigmoid(sigma=0.0, stretch=0.0),
     na.SaturatingSigmoid(sigma=2.0, stretch=0.3, binary=True),
 ]
-"""Those that round and those with noise are for functions with both limits alone."""
+"""Those that round and those with noise need a function with two finite limits."""
 PAIRS = {
     "tanh": na.HARD_TANH,
     "sigmoid": na.HARD_SIGMOID,
