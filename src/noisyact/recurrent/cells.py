@@ -155,6 +155,7 @@ class NoisyCell(EvaluationRule, nn.RNNCellBase):
         parts = [f"{self.input_size}, {self.hidden_size}"]
         parts += [] if self.bias else ["bias=False"]
         parts += [] if self.hard else ["hard=False"]
+        parts += [] if self.eval_noise == "expectation" else [f"eval_noise={self.eval_noise!r}"]
         parts += [] if self.backend == "auto" else [f"backend={self.backend!r}"]
         parts += described_rates(self)
         return ", ".join(parts)

@@ -242,6 +242,8 @@ class NoisyRecurrent(EvaluationRule, nn.RNNBase):
         parts = [super().extra_repr()]
         if not self.hard:
             parts.append("hard=False")
+        if self.eval_noise != "expectation":
+            parts.append(f"eval_noise={self.eval_noise!r}")
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
         parts += described_rates(self)

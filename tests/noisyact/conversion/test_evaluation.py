@@ -74,6 +74,7 @@ def test_training_is_as_without_rounding(options):
     layers[1].load_state_dict(layers[0].state_dict())
     assert torch.equal(layers[0](x, seed=7)[0], layers[1](x, seed=7)[0])
     assert layers[0].state_dict().keys() == layers[1].state_dict().keys()
+    assert ["eval_noise='binary'" in repr(layer) for layer in layers] == [True, False]
     assert not torch.allclose(layers[0].eval()(x)[0], layers[1].eval()(x)[0])
 
 
