@@ -9,8 +9,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from noisyact import functional
+from noisyact import equations, functional
 from noisyact.compiling import as_leaf, symbolic
+from noisyact.estimators import ROUNDED
 from noisyact.ops.dispatch import exporting, exporting_to_onnx, traced
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, RELU, HardPair, Pair
 from noisyact.schemes import NAH, Scheme, scheme
@@ -20,7 +21,7 @@ __all__ = [
     "noise_parameters", "set_noise_scale",
 ]  # fmt: skip
 
-EVAL_NOISE = ("expectation", "hard", "sample")
+EVAL_NOISE = ("expectation", "hard", "sample", "binary")
 
 
 class ActivationCall(Protocol):
@@ -46,10 +47,8 @@ class NoisyModule(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if eval_noise not in EVAL_NOISE:
-            raise ValueError(f"eval_noise={eval_noise!r}: allowed are {', '.join(map(repr, EVAL_NOISE))}")
         self.noise = scheme(noise)
-        self.eval_noise = eval_noise
+        self.eval_noise = check_rule(eval_noise)
         self._set_to: dict[str, float] = {}
         self._register_scale("scale", self.noise.scale, device, dtype)
 
@@ -65,13 +64,24 @@ class NoisyModule(nn.Module):
         self.get_buffer(name).fill_(value)
         self._set_to[name] = value
 
-    def set_scale(self, value: float) -> None:
-        """Set the noise scale: c, or sigma for schemes with a fixed sigma."""
+    def _scheme_of(self, name: str) -> Scheme:
+        """The scheme to which the buffer of a scale belongs."""
+        return self.noise
+
+    def scale_names(self) -> dict[str, str]:
+        """What each buffer that holds a scale is of its scheme: c, sigma, or what an estimator anneals."""
+        return {name: self._scheme_of(name).scale_name for name in self._set_to}
+
+    def set_scale(self, value: float, only: str | None = None) -> None:
+        """Set the noise scale, or with `only` the scales of this name. See :func:`set_noise_scale`."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"the noise scale must be a number, not {value!r}")
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"the noise scale must be finite and at least 0, not {value!r}")
-        for name in self._set_to:
+        names = [name for name, scale in self.scale_names().items() if only in (None, scale)]
+        for name in names:
+            self._scheme_of(name).with_scale(value)  # raises an error for a value that the scheme does not allow
+        for name in names:
             self._write_scale(name, value)
 
     def is_noisy(self, training: bool) -> bool:
@@ -97,6 +107,13 @@ class NoisyModule(nn.Module):
             elif new.itemsize > old.itemsize and _rounds_to(self._set_to[name], old):
                 self._buffers[name] = torch.full_like(new, self._set_to[name])
         return self
+
+
+def check_rule(eval_noise: str) -> str:
+    """Return an evaluation rule, or raise an error unless it is one."""
+    if eval_noise not in EVAL_NOISE:
+        raise ValueError(f"eval_noise={eval_noise!r}: allowed are {', '.join(map(repr, EVAL_NOISE))}")
+    return eval_noise
 
 
 def _check_export(training: bool) -> None:
@@ -132,10 +149,11 @@ class NoisyActivation(NoisyModule):
         dim: the dimension of the input that p belongs to: -1, the last one, or 1 for the channels of [N, C, H, W], as
             in nn.PReLU.
         eval_noise: ``"expectation"`` keeps the leak and replaces the noise by its mean, as in the paper; ``"hard"``
-            gives h(x); ``"sample"`` draws noise as in training.
+            gives h(x); ``"sample"`` draws noise as in training; ``"binary"`` rounds: it gives low or high, whichever is
+            nearer to h(x), and high in the middle. It needs two finite limits.
 
     Attributes:
-        p: the learned parameter, shape (num_parameters,), initialised from U(-1, 1). None for NANI and NANIS.
+        p: the learned parameter, shape (num_parameters,), initialised from U(-1, 1). None for schemes without one.
         scale: a buffer that holds the current c or sigma.
 
     Shape: any floating-point tensor; the output has the same shape and dtype.
@@ -164,6 +182,9 @@ class NoisyActivation(NoisyModule):
         super().__init__(noise, eval_noise, device, dtype)
         if not isinstance(pair, (HardPair, Pair)):
             raise TypeError(f"pair must be a HardPair or a Pair, not {pair!r}")
+        for own in (self.noise, ROUNDED if eval_noise == "binary" else self.noise):
+            if own.needs_limits:
+                equations.limits_of(pair, own)
         if isinstance(num_parameters, bool) or not isinstance(num_parameters, int) or num_parameters < 1:
             raise ValueError(f"num_parameters={num_parameters!r}: must be a whole number of at least 1")
         if dtype is not None and not dtype.is_floating_point:
@@ -190,6 +211,8 @@ class NoisyActivation(NoisyModule):
         noisy = self.is_noisy(self.training)
         if not noisy and self.eval_noise == "hard":
             return functional.hard(x, self.pair)
+        if not noisy and self.eval_noise == "binary":
+            return functional.noisy(x, self.pair, ROUNDED, training=False)
         return functional.noisy(
             x, self.pair, self.noise, self.p, xi if noisy else None, training=noisy, scale=self.scale, dim=self.dim
         )
@@ -301,8 +324,11 @@ def check_model(model: nn.Module) -> None:
         raise TypeError(f"model must be an nn.Module, not {model!r:.80}")
 
 
-def set_noise_scale(model: nn.Module, value: float) -> int:
-    """Set the scale (c or sigma) of every noisy module in a model. Returns the number of noisy modules.
+def set_noise_scale(model: nn.Module, value: float, only: str | None = None) -> int:
+    """Set the scale of every noisy module in a model. Returns the number of noisy modules whose scale was set.
+
+    The scale is c, sigma for schemes with a fixed sigma, or what an estimator anneals, such as tau. A model may have
+    several kinds, for example c of the tanh and the slope of the gates: `only` is the name of the one to set.
 
     >>> model = nn.Sequential(nn.Linear(4, 4), NoisyHardTanh())
     >>> set_noise_scale(model, 0.1)
@@ -314,9 +340,13 @@ def set_noise_scale(model: nn.Module, value: float) -> int:
     parts = [module for module in model.modules() if isinstance(module, NoisyModule)]
     if not parts:
         raise ValueError(f"{type(model).__name__} has no noisy part whose scale could be set; see noisyact.noisify")
-    for part in parts:
-        part.set_scale(value)
-    return len(parts)
+    chosen = [part for part in parts if only is None or only in part.scale_names().values()]
+    if not chosen:
+        present = sorted({name for part in parts for name in part.scale_names().values()})
+        raise ValueError(f"only={only!r}: the scales of {type(model).__name__} are {', '.join(present)}")
+    for part in chosen:
+        part.set_scale(value, only)
+    return len(chosen)
 
 
 def noise_parameters(model: nn.Module) -> Iterator[nn.Parameter]:

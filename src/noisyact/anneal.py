@@ -221,6 +221,7 @@ class NoiseScheduler:
     Args:
         model: a module that contains at least one noisy module.
         schedule: a function from the step to the scale, such as ``noisyact.anneal.inverse_sqrt()``.
+        only: the name of the scales to set, such as "slope", in a model with several kinds; all if None.
 
     >>> from noisyact import NoisyHardTanh, anneal
     >>> model = nn.Sequential(NoisyHardTanh())
@@ -230,14 +231,14 @@ class NoiseScheduler:
     (0.75, 0.75)
     """
 
-    def __init__(self, model: nn.Module, schedule: Schedule) -> None:
+    def __init__(self, model: nn.Module, schedule: Schedule, only: str | None = None) -> None:
         check_model(model)
         if not any(isinstance(module, NoisyModule) for module in model.modules()):
             raise ValueError(f"{type(model).__name__} has no noisy part to anneal; see noisyact.noisify")
         if not callable(schedule):
             raise TypeError(f"schedule must be a function from a step to the noise scale, not {schedule!r}")
         self._model = model
-        self.schedule = schedule
+        self.schedule, self.only = schedule, only
         self.last_step = 0
         self.set_step(0)
 
@@ -253,7 +254,7 @@ class NoiseScheduler:
     def set_step(self, step: int) -> None:
         """Go to the given step, for trainers that count steps themselves."""
         value = self.schedule(step)
-        set_noise_scale(self._model, value)
+        set_noise_scale(self._model, value, self.only)
         self.last_step = step
 
     def state_dict(self) -> dict[str, Any]:

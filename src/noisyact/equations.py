@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from noisyact.estimators import Estimator, Gate, SaturatingSigmoid, SlopeAnnealing, StraightThrough
 from noisyact.pairs import HardPair, Pair
 from noisyact.schemes import NAH, NANI, NANIS, Scheme
 
 __all__ = [
-    "MEAN_HALF_NORMAL", "Paths", "delta", "derivative", "direction", "expected_epsilon", "noise_sigma",
-    "path_derivatives", "phi", "sigma", "smoothed",
+    "MEAN_HALF_NORMAL", "Paths", "delta", "derivative", "direction", "expected_epsilon", "limits_of", "logistic",
+    "logit", "noise_sigma", "path_derivatives", "phi", "sigma", "smoothed",
 ]  # fmt: skip
 
 MEAN_HALF_NORMAL = math.sqrt(2 / math.pi)
@@ -74,7 +75,11 @@ def phi(
 
     The expectation of noise at the input is h(x), as in the paper: xi is replaced by its mean. With ``draw="mean"`` phi
     is :func:`smoothed` instead, whatever xi is.
+
+    The docstrings of :mod:`noisyact.estimators` have the formulas of the estimators, whose scale this replaces too.
     """
+    if isinstance(scheme, Estimator):
+        return _estimate(x, pair, scheme, scale, xi)
     if scheme.smooths:
         return smoothed(x, pair, noise_sigma(x, pair, scheme, scale, p))
     if scheme.at_input:
@@ -168,6 +173,107 @@ def _epsilon(scheme: Scheme, xi: Tensor | None) -> Tensor | float:
     return xi.abs() - MEAN_HALF_NORMAL if scheme.centred else xi.abs()
 
 
+def limits_of(pair: HardPair | Pair, scheme: Scheme) -> tuple[float, float]:
+    """The limits of a function, or an error if a scheme that needs both gets a function without.
+
+    >>> from noisyact.estimators import GumbelGate
+    >>> limits_of(HardPair(1.0, 0.0, -1.0, 1.0), GumbelGate())
+    (-1.0, 1.0)
+    """
+    limits = (pair.low, pair.high) if isinstance(pair, HardPair) else pair.limits
+    if limits is None or not all(map(math.isfinite, limits)):
+        raise ValueError(f"{scheme!r} is for functions with a finite limit on both sides, not for {pair}")
+    return limits
+
+
+def logit(x: Tensor, pair: HardPair | Pair, scheme: Scheme) -> Tensor:
+    """``z = 4 (u - middle) / (high - low)``: the sigmoid of z has the middle, the limits and the slope of the function.
+
+    >>> from noisyact.estimators import GumbelGate
+    >>> logit(torch.tensor([1.0]), HardPair(1.0, 0.0, -1.0, 1.0), GumbelGate())
+    tensor([2.])
+    """
+    low, high = limits_of(pair, scheme)
+    steepness, middle = 4 / (high - low), 0.5 * (low + high)
+    if isinstance(pair, Pair):
+        return steepness * (pair.u(x) - middle)
+    return (steepness * pair.slope) * x + steepness * (pair.offset - middle)
+
+
+def logistic(xi: Tensor) -> Tensor:
+    """``lambda(xi) = logit(Phi(xi))``: noise with the logistic distribution from standard normal noise.
+
+    >>> logistic(torch.tensor([0.0, 1.0, -1.0]))
+    tensor([ 0.0000,  1.6683, -1.6683])
+    """
+    return torch.special.log_ndtr(xi) - torch.special.log_ndtr(-xi)
+
+
+def _estimate(x: Tensor, pair: HardPair | Pair, scheme: Estimator, scale: Tensor | float, xi: Tensor | None) -> Tensor:
+    """phi of an estimator. Its gradient by autograd is that of the value before it is rounded."""
+    if isinstance(scheme, StraightThrough):
+        h, u = pair.h(x), pair.u(x)
+        carrier = torch.where(_passes(h, u, scale), u, torch.zeros_like(u))
+        return _with_gradient_of(carrier, _nearest_limit(h, pair, scheme) if scheme.rounds else h)
+    if isinstance(scheme, SlopeAnnealing):
+        h = pair.h(scale * x)
+        return _with_gradient_of(h, _nearest_limit(h, pair, scheme)) if scheme.rounds else h
+    assert isinstance(scheme, Gate)
+    low, high = limits_of(pair, scheme)
+    w = _noisy_logit(x, pair, scheme, scale, xi)[0]
+    value = pair.clip(low + (high - low) * ((1 + 2 * scheme.stretched) * torch.sigmoid(w) - scheme.stretched))
+    return _with_gradient_of(value, _rounded(w >= 0, value, pair, scheme)) if scheme.rounds else value
+
+
+def _passes(h: Tensor, u: Tensor, width: Tensor | float) -> Tensor:
+    """Where the gradient of a straight-through estimator passes."""
+    return (delta(h, u).abs() <= width) & torch.isfinite(u)
+
+
+def _with_gradient_of(carrier: Tensor, value: Tensor) -> Tensor:
+    """The value with the gradient of the carrier, which is finite or NaN."""
+    return value.detach() + (carrier - carrier.detach())
+
+
+def _nearest_limit(h: Tensor, pair: HardPair | Pair, scheme: Scheme) -> Tensor:
+    return _rounded(h >= 0.5 * sum(limits_of(pair, scheme)), h, pair, scheme)
+
+
+def _rounded(up: Tensor, value: Tensor, pair: HardPair | Pair, scheme: Scheme) -> Tensor:
+    """The high limit where `up` is True and the low one elsewhere; NaN where the value is."""
+    low, high = (torch.full_like(value, limit) for limit in limits_of(pair, scheme))
+    return torch.where(value.isnan(), value, torch.where(up, high, low))
+
+
+def _noisy_logit(
+    x: Tensor, pair: HardPair | Pair, scheme: Gate, scale: Tensor | float, xi: Tensor | None
+) -> tuple[Tensor, Tensor | float]:
+    """The argument of a gate's sigmoid, and its derivative by z."""
+    z = logit(x, pair, scheme)
+    if xi is None:
+        return z, 1.0
+    if isinstance(scheme, SaturatingSigmoid):
+        return z + scale * xi, 1.0
+    return (z + logistic(xi)) / scale, 1.0 / scale
+
+
+def _estimate_slope(
+    x: Tensor, pair: HardPair | Pair, scheme: Estimator, scale: Tensor | float, xi: Tensor | None
+) -> Tensor:
+    """dphi/dx of an estimator in closed form."""
+    du, zero = _slopes(pair, x)[1], torch.zeros_like(x)
+    if isinstance(scheme, StraightThrough):
+        return torch.where(_passes(pair.h(x), pair.u(x), scale), du, zero)
+    if isinstance(scheme, SlopeAnnealing):
+        return scale * _slopes(pair, scale * x)[0]
+    assert isinstance(scheme, Gate)
+    low, high = limits_of(pair, scheme)
+    w, rate = _noisy_logit(x, pair, scheme, scale, xi)
+    s, wide = torch.sigmoid(w), 1 + 2 * scheme.stretched
+    value = low + (high - low) * (wide * s - scheme.stretched)
+    return torch.where(value == pair.clip(value), 4 * du * wide * rate * s * torch.sigmoid(-w), zero)
+
+
 class Paths(NamedTuple):
     """dphi/dx along the paper's three paths (through u, h and sigma), and dphi/dp."""
 
@@ -185,8 +291,12 @@ def path_derivatives(
     With ``t = tanh(p Delta / 2)``, ``d sigma/d Delta = (c/4) t (1 - t^2) p`` and ``d Delta/dx = h' - u'``. At the
     output the paths are ``(1 - alpha) u'``, ``alpha h'`` and ``d epsilon sigma'``. At the input they are 0,
     ``h'(x + sigma xi)`` and ``h'(x + sigma xi) sigma' xi``; those of its mean are with :func:`smoothed`. Autograd
-    computes h' and u' of a :class:`Pair`.
+    computes h' and u' of a :class:`Pair`. The derivative of a straight-through estimator is through u, those of the
+    other estimators are through h.
     """
+    if isinstance(scheme, Estimator):
+        own, zero = _estimate_slope(x, pair, scheme, scale, xi), torch.zeros_like(x)
+        return Paths(own, zero, zero, zero) if isinstance(scheme, StraightThrough) else Paths(zero, own, zero, zero)
     h, u = pair.h(x), pair.u(x)
     dh, du = _slopes(pair, x)
     Delta = delta(h, u)
@@ -220,11 +330,15 @@ def path_derivatives(
 def noise_sigma(x: Tensor, pair: HardPair | Pair, scheme: Scheme, scale: Tensor | float, p: Tensor | float) -> Tensor:
     """The noise's standard deviation: learned (NAN, NAH, NANIL), fixed (NANI), or fixed where saturated (NANIS).
 
+    Of the estimators the gates have noise, at the logit: sigma, or pi / sqrt(3) for logistic noise.
+
     >>> noise_sigma(torch.tensor([0.0, 2.0]), HardPair(1.0, 0.0, -1.0, 1.0), NANIS(), 0.3, 1.0)
     tensor([0.0000, 0.3000])
     """
-    if isinstance(scheme, NANI):
+    if isinstance(scheme, NANI | SaturatingSigmoid):
         return torch.zeros_like(x) + scale
+    if isinstance(scheme, Estimator):
+        return torch.full_like(x, math.pi / math.sqrt(3) if scheme.draws else 0.0)
     if isinstance(scheme, NANIS):
         return torch.where(pair.saturated(x), torch.zeros_like(x) + scale, torch.zeros_like(x))
     return sigma(delta(pair.h(x), pair.u(x)), p, scale)

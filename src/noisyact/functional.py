@@ -128,7 +128,8 @@ def noisy(
     """The noisy version of any saturating function, given as a pair of h and its linearisation u.
 
     ``phi = alpha h + (1 - alpha) u + d sigma epsilon`` for NAN and NAH, ``phi = h(x + sigma xi)`` for NANI, NANIL and
-    NANIS; the schemes' docstrings give the details. float64 input is computed in float64, all other input in float32.
+    NANIS; the docstrings of the schemes and of the estimators give the details. float64 input is computed in float64,
+    all other input in float32.
 
     Args:
         x: a floating-point tensor of any shape.
@@ -154,6 +155,8 @@ def noisy(
     if symbolic(x):
         return as_call(noisy, x, pair, noise, p, xi, training=training, generator=generator, seed=seed, scale=scale)
     noise = _scheme(noise)
+    if noise.needs_limits:
+        equations.limits_of(pair, noise)
     training = training and noise.draws  # without a draw, phi is its own expectation
     if dim != -1 and isinstance(p, Tensor) and p.numel() != 1:
         start = check_dim(x, p, dim)

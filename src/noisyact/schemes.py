@@ -1,4 +1,7 @@
-"""The paper's five noise schemes as immutable values: which noise is drawn, where it is added, and its scale."""
+"""The paper's five noise schemes as immutable values: which noise is drawn, where it is added, and its scale.
+
+:mod:`noisyact.estimators` has the other ways to train hard functions, which are schemes too.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,16 @@ DRAWS = ("sample", "mean", "centred")
 """The values of ``draw``, which says what training uses of the noise. Noise at the input has no "centred": there xi is
 inside h and has mean 0, so there is no mean to subtract from it."""
 
+_FLAGS = ("clip", "binary")
+_NOT_NEGATIVE = ("c", "sigma", "width", "stretch")
+_POSITIVE = ("slope", "tau", "beta")
+_UNWRITTEN = (("draw", "sample"), ("binary", False), ("width", math.inf))
+"""Settings that the text and the repr of a scheme leave out."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """Base class of the noise schemes NAN, NAH, NANI, NANIL and NANIS.
+    """Base class of the noise schemes NAN, NAH, NANI, NANIL and NANIS, and of the estimators.
 
     Schemes are values: two schemes of one class with equal settings are equal. They are hashable and picklable. ``str``
     converts a scheme to text and :func:`noisyact.scheme` parses the text.
@@ -34,7 +43,7 @@ class Scheme:
 
     @property
     def scale(self) -> float:
-        """The noise scale, which annealing changes: c, or sigma for schemes with a fixed sigma."""
+        """What annealing changes: c, or sigma for schemes with a fixed sigma. Each estimator names its own."""
         return getattr(self, self.scale_name)
 
     @property
@@ -62,6 +71,11 @@ class Scheme:
         """Whether the mean of epsilon is subtracted."""
         return getattr(self, "draw", "sample") == "centred"
 
+    @property
+    def needs_limits(self) -> bool:
+        """Whether the scheme needs a function with two finite limits."""
+        return False
+
     def with_scale(self, value: float) -> Scheme:
         """Return the same scheme with another scale.
 
@@ -77,9 +91,9 @@ class Scheme:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             where = f"{type(self).__name__}({field.name}={value!r})"
-            if field.name == "clip":
+            if field.name in _FLAGS:
                 if not isinstance(value, bool):
-                    raise TypeError(f"{where}: clip must be True or False")
+                    raise TypeError(f"{where}: {field.name} must be True or False")
                 continue
             if field.name == "draw":
                 allowed = DRAWS[:2] if self.at_input else DRAWS
@@ -88,18 +102,21 @@ class Scheme:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(f"{where}: {field.name} must be a number")
-            if not math.isfinite(value):
+            if math.isnan(value) or (math.isinf(value) and field.name != "width"):
                 raise ValueError(f"{where}: {field.name} must be finite")
-            if field.name in ("c", "sigma") and value < 0:
+            if field.name in _NOT_NEGATIVE and value < 0:
                 raise ValueError(f"{where}: {field.name} must be at least 0")
+            if field.name in _POSITIVE and value <= 0:
+                raise ValueError(f"{where}: {field.name} must be above 0")
             object.__setattr__(self, field.name, float(value))
         settings = ",".join(f"{name}={value}" for name, value in self._settings())
-        object.__setattr__(self, "_text", f"{self.name}:{settings}")  # built once: every kernel call passes it
+        text = f"{self.name}:{settings}" if settings else self.name
+        object.__setattr__(self, "_text", text)  # built once: every kernel call passes it
 
     def _settings(self) -> list[tuple[str, object]]:
-        """The names and values of the settings. ``draw`` is left out if it is the paper's, ``"sample"``."""
+        """The names and values of the settings, without those of :data:`_UNWRITTEN`."""
         settings = [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
-        return [setting for setting in settings if setting != ("draw", "sample")]
+        return [setting for setting in settings if setting not in _UNWRITTEN]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._settings())})"
@@ -229,10 +246,13 @@ class NANIS(Scheme):
 
 
 _KINDS: dict[str, type[Scheme]] = {kind.name: kind for kind in (NAN, NAH, NANI, NANIL, NANIS)}
+"""The schemes by name. :mod:`noisyact.estimators` adds its own."""
 
 
 def scheme(description: Scheme | str) -> Scheme:
     """Parse a scheme from its text: a name, optionally followed by settings. A scheme is returned unchanged.
+
+    The names are nan, nah, nani, nanil, nanis, and those of the estimators in :mod:`noisyact.estimators`.
 
     >>> scheme("nah")
     NAH(c=0.5, alpha=1.15, clip=False)
@@ -242,8 +262,9 @@ def scheme(description: Scheme | str) -> Scheme:
     NANIS(sigma=0.1)
     """
     if isinstance(description, Scheme):
-        if type(description).__name__.lower() not in _KINDS:
-            raise TypeError(f"{description!r} is not a noise scheme; use one of NAN, NAH, NANI, NANIL, NANIS")
+        known = [kind.__name__ for kind in _KINDS.values()]
+        if type(description).__name__ not in known:
+            raise TypeError(f"{description!r} is not a noise scheme; use one of {', '.join(known)}")
         return description
     if not isinstance(description, str):
         raise TypeError(f"noise must be a scheme or its text such as 'nah:c=0.3', not {description!r}")
@@ -270,9 +291,9 @@ def _read(key: str, text: str, description: str) -> float | bool | str:
         if text not in DRAWS:
             raise ValueError(f"draw={text!r} in {description!r}: draw must be one of {', '.join(DRAWS)}")
         return text
-    if key == "clip":
+    if key in _FLAGS:
         if text.lower() not in ("true", "false"):
-            raise ValueError(f"clip={text!r} in {description!r}: clip must be True or False")
+            raise ValueError(f"{key}={text!r} in {description!r}: {key} must be True or False")
         return text.lower() == "true"
     try:
         return float(text)

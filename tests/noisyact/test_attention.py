@@ -3,7 +3,7 @@
 import pytest
 import torch
 from attention_cases import equal, looked, parts
-from cases import SCHEMES, scheme_ids
+from cases import ALL, all_ids
 from torch import nn
 
 import noisyact as na
@@ -14,9 +14,7 @@ from noisyact.ops.attention import triton
 FUNCTIONS = {
     "tanh": nn.Tanh,
     "hard": lambda: na.NoisyHardTanh(na.NANI(0.0)),
-    **{
-        name: (lambda scheme=scheme: na.NoisyHardTanh(scheme)) for name, scheme in zip(scheme_ids, SCHEMES, strict=True)
-    },
+    **{name: (lambda scheme=scheme: na.NoisyHardTanh(scheme)) for name, scheme in zip(all_ids, ALL, strict=True)},
     "sigmoid": lambda: na.NoisyHardSigmoid("nah"),
 }
 SHAPES = {

@@ -14,7 +14,8 @@ NAMES = {
     "Scheme", "anneal", "denoisify", "functional", "harden", "inventory", "noise_parameters", "noisify", "saturation",
     "scheme", "set_noise_scale", "NoisyLSTM", "NoisyGRU", "NoisyRNN", "NoisyLSTMCell", "NoisyGRUCell",
     "NoisyRNNCell", "backend_info", "accelerate", "additive_scores", "deferred_gradients", "precompile",
-    "seeds_in_blocks",
+    "seeds_in_blocks", "GumbelGate", "HardConcrete", "SaturatingSigmoid", "SlopeAnnealing", "StraightThrough",
+    "set_eval_noise",
 }  # fmt: skip
 
 

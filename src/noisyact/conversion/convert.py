@@ -78,7 +78,8 @@ def noisify(
         strict: raise an error and restore the model if any saturating part remains. This includes function calls such
             as ``torch.tanh(x)`` in the source of a forward method; :func:`noisyact.inventory` with inputs finds such
             calls by running the model.
-        eval_noise: the evaluation rule of the noisy modules, as in ``NoisyActivation``.
+        eval_noise: the evaluation rule of the noisy modules, as in ``NoisyActivation``. ``"binary"`` is for gates, the
+            sigmoids and the layers and cells that have them; the tanh get ``"expectation"``.
         verbose: print what was replaced, what was left, and why.
 
     Returns: the noisy model. If nothing was replaced, a warning gives the reason.
@@ -239,11 +240,13 @@ def _noisy_activation(
     assert pair is not None
     if isinstance(old, (nn.Sigmoid, nn.Hardsigmoid)):
         return NoisyHardSigmoid(gate_noise, device=device, dtype=dtype, eval_noise=eval_noise, slope=pair.slope)
+    eval_noise = "expectation" if eval_noise == "binary" else eval_noise  # it is for gates
     return NoisyHardTanh(noise, device=device, dtype=dtype, eval_noise=eval_noise, min_val=pair.low, max_val=pair.high)
 
 
 def _noisy_recurrent(old: nn.Module, noise: Scheme, gate_noise: Scheme, eval_noise: str) -> nn.Module:
     """The noisy layer or cell with the same Parameter objects as the old one."""
+    eval_noise = "expectation" if eval_noise == "binary" and isinstance(old, (nn.RNN, nn.RNNCell)) else eval_noise
     weight = next(old.parameters())
     new = like(old, OURS[type(old)], noise=None)
     names = new.noise_names() if isinstance(new, NoisyRecurrent) else ["p"]

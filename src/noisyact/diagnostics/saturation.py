@@ -40,12 +40,12 @@ class Saturation:
         raise KeyError(f"no unit group {name!r}; there are {[group.name for group in self.groups]}")
 
     def __str__(self) -> str:
-        numbers = ("saturated", "depth", "sigma", "linear", "nonlinear", "stochastic")
+        numbers = ("saturated", "at_limits", "depth", "sigma", "linear", "nonlinear", "stochastic")
         rows = [
             (group.name or "(the model)", group.kind, *(_shown(getattr(group, number)) for number in numbers))
             for group in self.groups
         ]
-        header = ("module", "type", "saturated", "|Delta|", "sigma", "grad u", "grad h", "grad sigma")
+        header = ("module", "type", "saturated", "at limits", "|Delta|", "sigma", "grad u", "grad h", "grad sigma")
         table = text_table(header, rows, terminal_width()) if rows else "no noisy or saturating module"
         return "\n".join([table, *map(str, self.nonfinite)])
 
@@ -62,7 +62,8 @@ def saturation(
     The model runs in its current mode; call ``model.train()`` first to measure with noise. The model, its buffers and
     gradients, and the random generators do not change. A soft tanh or sigmoid counts as saturated where its hard
     version is. Noisy recurrent layers and cells are run by the reference, and each of their nonlinearities is listed:
-    `lstm.l0.f` is the forget gate of the first layer. torch's recurrent modules are not listed.
+    `lstm.l0.f` is the forget gate of the first layer. "at limits" is the share of values that are exactly 0 or 1, or
+    the limits of another range. torch's recurrent modules are not listed.
 
     Args:
         model: any module.
@@ -75,8 +76,8 @@ def saturation(
 
     >>> report = saturation(nn.Sequential(nn.Tanh()), torch.tensor([[0.5, 2.0]]))
     >>> print(report)
-    module  type  saturated  |Delta|  sigma  grad u  grad h  grad sigma
-    0       Tanh  0.5        0.5      0      -       -       -
+    module  type  saturated  at limits  |Delta|  sigma  grad u  grad h  grad sigma
+    0       Tanh  0.5        0          0.5      0      -       -       -
     """
     check_model(model)
     if not (loss is None or callable(loss)):
@@ -104,7 +105,8 @@ def _merged(calls: list[tuple[TracedCall, Tensor | None]]) -> list[tuple[TracedC
     first = calls[0][0]
     if any(gradient is not None or call.x.shape != first.x.shape for call, gradient in calls):
         return calls
-    return [(dataclasses.replace(first, x=torch.stack([call.x for call, _ in calls])), None)]
+    together = {name: torch.stack([getattr(call, name) for call, _ in calls]) for name in ("x", "output")}
+    return [(dataclasses.replace(first, **together), None)]
 
 
 def _gradients(output: Any, loss: Callable[[Any], Tensor] | None, calls: list[TracedCall]) -> list[Tensor | None]:

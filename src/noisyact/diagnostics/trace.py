@@ -20,6 +20,7 @@ from noisyact import equations
 from noisyact.activations import NoisyActivation
 from noisyact.conversion.inventory import unchanged
 from noisyact.conversion.saturating import pair_of
+from noisyact.estimators import ROUNDED, Estimator
 from noisyact.functional import facing
 from noisyact.ops.recurrent.observer import observed
 from noisyact.pairs import HARD_SIGMOID, HARD_TANH, HardPair, Pair
@@ -61,6 +62,8 @@ class UnitGroup:
     """The share of activations whose noise has a standard deviation above 0; NaN without noise or with a scale of 0."""
     p: float = math.nan
     """The mean absolute p; NaN if the noise has none."""
+    at_limits: float = math.nan
+    """The share of values that are exactly a limit of the function, such as 0 or 1; NaN if it has no known limits."""
 
 
 class Function(NamedTuple):
@@ -80,7 +83,15 @@ class Function(NamedTuple):
     @property
     def is_noisy(self) -> bool:
         """Whether there is noise, and its scale is not 0."""
+        if isinstance(self.noise, Estimator) and not self.noise.draws:
+            return False
         return self.noise is not None and self.scale is not None and bool(self.scale.any())
+
+    def at_limits(self, y: Tensor) -> float:
+        """The share of values that are exactly a limit of the function."""
+        pair = self.pair
+        limits = (pair.low, pair.high) if isinstance(pair, HardPair) else pair.limits
+        return math.nan if limits is None else ((y == limits[0]) | (y == limits[1])).double().mean().item()
 
     def saturated(self, x: Tensor) -> Tensor:
         """Whether each element of x lies on or beyond a threshold."""
@@ -104,6 +115,8 @@ class Function(NamedTuple):
 
 def _function_of(module: nn.Module, x: Tensor, xi: Tensor | None) -> Function:
     if isinstance(module, NoisyActivation):
+        if xi is None and module.eval_noise == "binary":
+            return Function(module.pair, ROUNDED, torch.tensor(ROUNDED.scale))
         hard = xi is None and module.eval_noise == "hard"
         p = None if module.p is None else facing(module.p, x, module.dim)
         return Function(module.pair, module.noise, module.scale, p, module.pair.h if hard else None)
@@ -136,6 +149,7 @@ class TracedCall:
         numbers = self.name, self.kind, saturated, depth, sigma.mean().item()
         noise = {
             "drawn": (sigma > 0).double().mean().item() if function.is_noisy else math.nan,
+            "at_limits": function.at_limits(self.output),
             "p": math.nan if function.p is None else function.p.abs().mean().item(),
         }
         if gradient is None:

@@ -162,6 +162,7 @@ def _gpu_status() -> str:
 def _path(module: Any) -> str:
     weight = next(module.parameters())
     is_soft_layer = isinstance(module, torch.nn.RNNBase) and not module.hard and module.noise is None
+    is_soft_layer = is_soft_layer and not module.rounds  # the C and Triton kernels round
     if is_soft_layer and module.backend == "auto" and not _has_masks(module):
         why = why_never(module)
         if why is not None:

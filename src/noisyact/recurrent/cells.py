@@ -16,7 +16,7 @@ from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, PLAIN_STATE, Sta
 from noisyact.recurrent import backends
 from noisyact.recurrent.calls import CellCall, LSTMCellCall
 from noisyact.recurrent.execution import run_cell
-from noisyact.recurrent.noise import fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.recurrent.noise import EvaluationRule, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
 from noisyact.recurrent.state import (
     as_seed,
     check_position,
@@ -32,7 +32,7 @@ from noisyact.schemes import NAH, Scheme
 __all__ = ["NoisyCell", "NoisyGRUCell", "NoisyLSTMCell", "NoisyRNNCell"]
 
 
-class NoisyCell(nn.RNNCellBase):
+class NoisyCell(EvaluationRule, nn.RNNCellBase):
     """Base class of NoisyLSTMCell, NoisyGRUCell and NoisyRNNCell.
 
     Besides the state and xi, a call takes keyword arguments, as a layer's does:
@@ -60,6 +60,7 @@ class NoisyCell(nn.RNNCellBase):
         self.hard = hard
         self.zoneout, self.recurrent_dropout = rates
         self.noise = recurrent_noise(kind, noise, gate_noise, ["p"], hidden_size, eval_noise, device, dtype)
+        self.eval_noise = eval_noise
 
     def reset_parameters(self) -> None:
         """Initialise the weights as torch does, and the noise as the paper does."""
@@ -95,7 +96,7 @@ class NoisyCell(nn.RNNCellBase):
         h = inputs.new_zeros(batch, self.hidden_size) if h is None else h.reshape(batch, self.hidden_size)
         if self.kind == "lstm":
             c = inputs.new_zeros(h.shape) if c is None else c.reshape(h.shape)
-        noise, drawn = noise_in_force(self.noise, self.noise is not None and self.training, self.hard, inputs)
+        noise, drawn = noise_in_force(self, inputs)
         if not drawn:
             xi = None
         w_ih, w_hh, b_ih, b_hh = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
@@ -154,6 +155,7 @@ class NoisyCell(nn.RNNCellBase):
         parts = [f"{self.input_size}, {self.hidden_size}"]
         parts += [] if self.bias else ["bias=False"]
         parts += [] if self.hard else ["hard=False"]
+        parts += [] if self.eval_noise == "expectation" else [f"eval_noise={self.eval_noise!r}"]
         parts += [] if self.backend == "auto" else [f"backend={self.backend!r}"]
         parts += described_rates(self)
         return ", ".join(parts)

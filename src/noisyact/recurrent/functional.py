@@ -14,7 +14,7 @@ from noisyact.ops.recurrent.checks import MisfitError
 from noisyact.ops.recurrent.types import NONLINEARITIES, PLAIN_STATE, CellNoise, LayerWeights
 from noisyact.recurrent import backends
 from noisyact.recurrent.execution import run_layers
-from noisyact.recurrent.noise import check_hard
+from noisyact.recurrent.noise import check_schemes
 from noisyact.recurrent.state import (
     StateArguments,
     as_seed,
@@ -45,7 +45,7 @@ def _one_layer(
     if steps == 0:
         raise ValueError("x must have at least one step")
     state, gate = (None if s is None else scheme(s) for s in (noise, noise if gate_noise is None else gate_noise))
-    check_hard(state, gate, hard)
+    check_schemes(kind, state, gate, hard)
     if xi is not None and xi.shape != (steps, batch, count, hidden):
         raise ValueError(f"xi must be of shape {(steps, batch, count, hidden)}, not {tuple(xi.shape)}")
     if xi is not None and not xi.is_floating_point():

@@ -16,14 +16,21 @@ from noisyact.recurrent import backends
 from noisyact.recurrent.arguments import first_state, input_rows, of_these_sizes
 from noisyact.recurrent.calls import LayerCall, LSTMCall
 from noisyact.recurrent.execution import call_dtype, run_layers
-from noisyact.recurrent.noise import current, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.recurrent.noise import (
+    EvaluationRule,
+    current,
+    fresh_seeds,
+    noise_in_force,
+    recurrent_noise,
+    reset_recurrent,
+)
 from noisyact.recurrent.state import StateArguments, check_rates, described_rates, seeded_dropout, state_arguments
 from noisyact.schemes import NAH, Scheme
 
 __all__ = ["NoisyGRU", "NoisyLSTM", "NoisyRNN", "NoisyRecurrent"]
 
 
-class NoisyRecurrent(nn.RNNBase):
+class NoisyRecurrent(EvaluationRule, nn.RNNBase):
     """Base class of NoisyLSTM, NoisyGRU and NoisyRNN.
 
     The parameters (names, shapes and order), the arguments and the results are those of nn.RNNBase. The submodule
@@ -53,6 +60,7 @@ class NoisyRecurrent(nn.RNNBase):
         self.noise = recurrent_noise(
             self.kind, noise, gate_noise, self.noise_names(), hidden_size, eval_noise, device, dtype
         )
+        self.eval_noise = eval_noise
         self.flatten_parameters()
 
     def noise_names(self) -> list[str]:
@@ -139,12 +147,14 @@ class NoisyRecurrent(nn.RNNBase):
         else:
             x = of_these_sizes(x) if tracing() else x
             p = [None] * len(self._all_weights) if noise is None else noise.all_p(len(self._all_weights))
-            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(noise, self.training, self.hard, x), given)
+            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(self, x), given)
         return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _uses_torch(self, x: Tensor, sizes: list[int] | None, given: StateArguments | None) -> bool:
         """Whether torch's own layer computes a call: it can, and noisyact's kernels are not faster."""
-        if self.backend != "auto" or self.hard or self.noise is not None or transformed() or exporting():
+        if self.backend != "auto" or self.hard or self.noise is not None or self.rounds:
+            return False
+        if transformed() or exporting():
             return False
         if given is not None and given.need_noisyact(self.training, self.dropout):
             return False
@@ -232,6 +242,8 @@ class NoisyRecurrent(nn.RNNBase):
         parts = [super().extra_repr()]
         if not self.hard:
             parts.append("hard=False")
+        if self.eval_noise != "expectation":
+            parts.append(f"eval_noise={self.eval_noise!r}")
         if self.backend != "auto":
             parts.append(f"backend={self.backend!r}")
         parts += described_rates(self)
@@ -266,7 +278,9 @@ class NoisyLSTM(NoisyRecurrent):
         noise: a scheme or its text; None for hard nonlinearities without noise.
         gate_noise: the scheme of the sigmoids; the same as ``noise`` if None.
         hard: False uses the soft sigmoid and tanh. With ``noise=None`` the layer then equals nn.LSTM.
-        eval_noise: "expectation", "hard" or "sample", as in ``NoisyActivation``.
+        eval_noise: "expectation", "hard" or "sample", as in ``NoisyActivation``; "binary" rounds the gates (i, f and o;
+            r and z of a GRU) to exactly 0 or 1 in evaluation mode, also of a layer without noise, and is "expectation"
+            for the tanh. The attribute `eval_noise` changes it.
         backend: "auto", or "reference", "cpu" or "triton" to force a backend; see ``backend_info``.
         zoneout: the probability that a unit of the state keeps its value at a step (Krueger et al. 2016):
             ``h_t = m h_{t-1} + (1 - m) h'``, with m drawn for each step, row and unit. An LSTM has separate masks for h

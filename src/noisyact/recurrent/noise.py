@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisyact.activations import NoisyModule, in_force
+from noisyact import equations
+from noisyact.activations import NoisyModule, check_rule, in_force
+from noisyact.estimators import ROUNDED
 from noisyact.noise import draw_seeds
 from noisyact.ops.recurrent.types import NONLINEARITIES, CellNoise
+from noisyact.pairs import RELU
 from noisyact.schemes import Scheme, scheme
 
 __all__ = [
-    "RecurrentNoise", "check_hard", "current", "fresh_seeds", "noise_in_force", "recurrent_noise", "reset_recurrent",
+    "EvaluationRule", "RecurrentNoise", "check_schemes", "current", "fresh_seeds", "noise_in_force",
+    "recurrent_noise", "reset_recurrent",
 ]  # fmt: skip
 
 
@@ -31,7 +35,7 @@ class RecurrentNoise(NoisyModule):
         gate: the scheme of the sigmoids; None for no noise.
         names: the names of the p parameters, one for each layer and direction.
         hidden: the number of units.
-        eval_noise: "expectation", "hard" or "sample", as in ``NoisyActivation``.
+        eval_noise: "expectation", "hard", "sample" or "binary", as in ``NoisyActivation``.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class RecurrentNoise(NoisyModule):
     ) -> None:  # fmt: skip
         main = state or gate
         assert main is not None
+        _check_gates(kind, eval_noise)
         super().__init__(main, eval_noise, device, dtype)
         self.state, self.gate = state, gate
         if gate is not None and gate != main:
@@ -65,6 +70,9 @@ class RecurrentNoise(NoisyModule):
         if "names" not in state:  # pickled by an earlier version
             self.names = tuple(self._parameters)
 
+    def _scheme_of(self, name: str) -> Scheme:
+        return self.gate if name == "gate_scale" and self.gate is not None else self.noise
+
     def all_p(self, count: int) -> list[Tensor | None]:
         """The current p of each layer and direction; None for schemes without a learned p."""
         return [current(self, name) for name in self.names] or [None] * count
@@ -78,6 +86,41 @@ class RecurrentNoise(NoisyModule):
         state = None if self.state is None else in_force(self.state, self.scale)
         gate = None if self.gate is None else in_force(self.gate, getattr(self, "gate_scale", self.scale))
         return repr(state) if state == gate else f"{state!r}, gate={gate!r}"
+
+
+class EvaluationRule:
+    """The evaluation rule of a layer or cell: that of its submodule `noise`, or its own if it has no noise.
+
+    Without noise only "binary" has an effect: it rounds the gates, soft or hard, in evaluation mode.
+    """
+
+    kind: str
+    training: bool
+    noise: RecurrentNoise | None
+    _eval_noise: str = "expectation"
+
+    @property
+    def eval_noise(self) -> str:
+        """The evaluation rule: "expectation", "hard", "sample" or "binary"."""
+        return self._eval_noise if self.noise is None else self.noise.eval_noise
+
+    @eval_noise.setter
+    def eval_noise(self, rule: str) -> None:
+        _check_gates(self.kind, check_rule(rule))
+        if self.noise is None:
+            self._eval_noise = rule
+        else:
+            self.noise.eval_noise = rule
+
+    @property
+    def rounds(self) -> bool:
+        """Whether a call rounds the gates now."""
+        return not self.training and self.eval_noise == "binary"
+
+
+def _check_gates(kind: str, eval_noise: str) -> None:
+    if eval_noise == "binary" and kind.startswith("rnn"):
+        raise ValueError("eval_noise='binary' rounds the gates, and an RNN has none")
 
 
 def current(module: nn.Module, name: str) -> Tensor:
@@ -97,29 +140,41 @@ def recurrent_noise(
         gate = state  # an RNN has no gates
     if state is None and gate is None:
         return None
+    check_schemes(kind, state, gate, hard=True)
     return RecurrentNoise(kind, state, gate, names, hidden, eval_noise, device, dtype)
 
 
-def noise_in_force(noise: RecurrentNoise | None, training: bool, hard: bool, like: Tensor) -> tuple[CellNoise, bool]:
-    """The schemes of a call, and whether the call draws noise."""
+def noise_in_force(module: Any, like: Tensor) -> tuple[CellNoise, bool]:
+    """The schemes of a call of a layer or cell, and whether the call draws noise. Rounded gates have a scheme too."""
+    noise, hard = module.noise, module.hard
     if noise is None:
         none = torch.zeros((), device=like.device)
-        return CellNoise(None, None, none, none, hard), False
-    check_hard(noise.state, noise.gate, hard)
-    noisy = noise.is_noisy(training)
-    off = not noisy and noise.eval_noise == "hard"
-    state, gate = (None, None) if off else (noise.state, noise.gate)
-    scale = noise.scale
-    drawn = noisy and any(own is not None and own.draws for own in (state, gate))
-    return CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard), drawn  # pyright: ignore[reportArgumentType]
+        found, drawn = CellNoise(None, None, none, none, hard), False
+    else:
+        check_schemes(module.kind, noise.state, noise.gate, hard)
+        noisy = noise.is_noisy(module.training)
+        off = not noisy and noise.eval_noise == "hard"
+        state, gate = (None, None) if off else (noise.state, noise.gate)
+        scale = noise.scale
+        drawn = noisy and any(own is not None and own.draws for own in (state, gate))
+        found = CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard)
+    if module.rounds:
+        everywhere = torch.full((), ROUNDED.scale, dtype=found.gate_scale.dtype, device=like.device)
+        found = found._replace(gate=ROUNDED, gate_scale=everywhere)
+    return found, drawn
 
 
-def check_hard(state: Scheme | None, gate: Scheme | None, hard: bool) -> None:
-    """Raise an error for the mean of noise at the input of soft functions: it has no closed form."""
+def check_schemes(kind: str, state: Scheme | None, gate: Scheme | None, hard: bool) -> None:
+    """Raise an error for a scheme that the nonlinearities do not allow.
+
+    The mean of noise at the input of soft functions has no closed form, and ReLU has no upper limit.
+    """
     if not hard:
         for own in (state, gate):
             if own is not None and own.smooths:
                 raise ValueError(f"{own!r}: the mean of noise at the input needs hard functions, but hard=False")
+    if kind == "rnn_relu" and state is not None and state.needs_limits:
+        equations.limits_of(RELU, state)
 
 
 def fresh_seeds(drawn: bool, like: Tensor, count: int) -> Sequence[Tensor | None]:

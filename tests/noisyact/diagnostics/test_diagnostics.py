@@ -226,8 +226,8 @@ def test_wrong_model_and_no_saturating_module():
 def test_prints_as_a_table():
     model = nn.Sequential(with_p(NoisyHardTanh("nan:c=0,alpha=0.5"), 1.0))
     assert str(saturation(model, torch.tensor([3.0]), loss=torch.sum)).split("\n") == [
-        "module  type           saturated  |Delta|  sigma  grad u  grad h  grad sigma",
-        "0       NoisyHardTanh  1          2        0      0.5     0       0",
+        "module  type           saturated  at limits  |Delta|  sigma  grad u  grad h  grad sigma",
+        "0       NoisyHardTanh  1          0          2        0      0.5     0       0",
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import SCHEMES
+from cases import ESTIMATORS, SCHEMES
 
 import noisyact as na
 from noisyact.ops.matmul import matmul
@@ -37,7 +37,7 @@ def strong(module):
 
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("hard", [True, False])
-@pytest.mark.parametrize("scheme", [None, *SCHEMES, "nan:c=2"])
+@pytest.mark.parametrize("scheme", [None, *SCHEMES, "nan:c=2", *ESTIMATORS[1::2]])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_layer_equals_the_reference(kind, scheme, hard):
     for hidden, options in ((19, {}), (5, {"num_layers": 2, "bidirectional": True})):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from cases import PAIRS, SCHEMES, away_from_kinks, scheme_ids
+from cases import ALL, PAIRS, SCHEMES, allowed, away_from_kinks, scheme_ids
 from torch.utils.checkpoint import checkpoint
 
 import noisyact as na
@@ -43,6 +43,10 @@ def normals(n, of=None):
     )  # fmt: skip
 
 
+STEADY = [scheme for scheme in ALL if not (scheme.draws and getattr(scheme, "binary", False))]
+"""Without the draws that are rounded: where the GPU's noise differs in its last bits, they may round otherwise."""
+
+
 def test_the_kernels_are_taken():
     """Without this the comparisons below would compare nothing."""
     for dtype in DTYPES:
@@ -53,13 +57,13 @@ def test_the_kernels_are_taken():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scheme", SCHEMES, ids=scheme_ids)
+@pytest.mark.parametrize("scheme", STEADY, ids=str)
 @pytest.mark.usefixtures("poisoned_memory")
 def test_kernels_equal_the_reference(scheme, dtype):
     """Where noise decides the side of a step in the derivative, rounding may decide otherwise: rarely."""
     tolerance = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[dtype]
     shapes = iter(SHAPES * 2)
-    for pair in PAIRS.values():
+    for pair in allowed(scheme).values():
         for per_feature in (False, True):
             for draw in (seed(), None):
                 g, x, p, scale = case(next(shapes, (129,)), scheme, per_feature, dtype)
@@ -153,8 +157,8 @@ def test_the_linear_part_is_exact():
 
 def test_infinities_and_nan():
     x = torch.tensor([math.nan, math.inf, -math.inf, 1e38, -1e38, 1e-40], device="cuda")
-    for scheme in SCHEMES:
-        for pair in ("tanh", "sigmoid", "relu"):
+    for scheme in STEADY:
+        for pair in {"tanh", "sigmoid", "relu"} & allowed(scheme).keys():
             for p in (torch.zeros(1, device="cuda"), torch.ones(1, device="cuda")):
                 arguments = (
                     x, p if scheme.learns_p else None, torch.tensor(scheme.scale, device="cuda"), seed(), scheme,

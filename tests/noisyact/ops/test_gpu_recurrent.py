@@ -17,6 +17,7 @@ from noisyact.ops.recurrent.gpu.plan import Plan, forward_plan
 
 pytestmark = pytest.mark.gpu
 NOISES = ["nah", "nan:alpha=1.0", "nani", "nanil", "nanis", "nah:clip=True", None]
+ESTIMATORS = ["straight-through", "slope:slope=1.5", "gumbel", "hard-concrete", "saturating-sigmoid"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = list(itertools.product([1, 2, 35, 63, 200], [1, 3, 20, 64], [1, 17, 64, 200, 650, 1024, 1500]))
 # Relative errors by norm, of outputs and of gradients: in 16 bits some values fall on the other side of a kink, where
@@ -68,11 +69,20 @@ def test_every_size_equals_the_reference(index):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("noise", [*NOISES, *ESTIMATORS])
 def test_every_noise_equals_the_reference(noise, kind, dtype):
+    if kind == "rnn_relu" and noise in ESTIMATORS[2:]:
+        return
     for hard, packed, draw in ((True, False, True), (True, True, True), (False, True, True), (True, False, False)):
         compare(Case(kind, 6, 20, 40, noise=noise, hard=hard, packed=packed, reverse=packed, draw=draw, dtype=dtype,
                      device="cuda"))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_rounded_gates(kind):
+    for hard, draw in ((True, True), (False, True), (False, False)):
+        gates = "straight-through:binary=True"
+        compare(Case(kind, 6, 20, 40, gate_noise=gates, hard=hard, draw=draw, device="cuda"))
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -72,6 +72,7 @@ def test_a_scheme_may_be_a_text_with_settings_or_a_value() -> None:
             functional.noisy_hard_sigmoid(x, "nan:c=3.0", seed=seed),
             functional.noisy_hard_tanh(x, value, seed=seed),
             functional.noisy_relu(x, na.NANI(sigma=1.0), seed=seed),
+            functional.noisy_hard_sigmoid(x, "gumbel:tau=0.5,binary=True", seed=seed),
         )
 
     assert_close(list(torch.compile(forms, fullgraph=True, backend="aot_eager")(x)), list(forms(x)))

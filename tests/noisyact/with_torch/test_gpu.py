@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import SCHEMES, scheme_ids
+from cases import ALL, all_ids
 
 import noisyact as na
 from noisyact import functional as F
@@ -17,7 +17,7 @@ def test_a_seed_stands_for_the_same_noise():
     )
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=scheme_ids)
+@pytest.mark.parametrize("scheme", ALL, ids=all_ids)
 def test_activations_agree_with_the_cpu(scheme):
     x, p = torch.randn(50, 33, dtype=torch.float64) * 3, torch.rand(33, dtype=torch.float64)
     results = []

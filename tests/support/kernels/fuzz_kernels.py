@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from cases import PAIRS, SCHEMES
+from cases import ALL, allowed
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
@@ -41,6 +41,10 @@ NOISE = [
     "nah:draw=mean",
     None,
 ]
+ESTIMATORS = [
+    "straight-through:width=0.5", "slope:slope=2", "gumbel", "hard-concrete", "saturating-sigmoid",
+    "straight-through:binary=True", "gumbel:binary=True",
+]  # fmt: skip
 # The largest error of an element, as a share of its tensor's largest one; results are rounded to the dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 3e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # How far inputs are moved to see whether a derivative jumps: a few roundings of the dtype.
@@ -131,10 +135,14 @@ def compare(
 def recurrent_module(rng: random.Random, cell: bool, hidden: int, inputs: int, dtype: torch.dtype) -> tuple:
     """A layer or cell, its description, and how many first states it takes."""
     kind = rng.choice(list(LAYERS))
-    settings = {"noise": rng.choice(NOISE), "bias": rng.random() < 0.7, "dtype": dtype, **LAYERS[kind][2]}
-    if kind in ("lstm", "gru") and rng.random() < 0.3:
-        settings["gate_noise"] = rng.choice(NOISE)
-    settings |= {"eval_noise": rng.choice(["expectation", "hard", "sample"]), "hard": rng.random() < 0.6}
+    noise = [*NOISE, *(ESTIMATORS[:2] if kind == "rnn_relu" else ESTIMATORS)]
+    settings = {"noise": rng.choice(noise), "bias": rng.random() < 0.7, "dtype": dtype, **LAYERS[kind][2]}
+    rules = ["expectation", "hard", "sample"]
+    if kind in ("lstm", "gru"):
+        rules += ["binary"] * 2
+        if rng.random() < 0.4:
+            settings["gate_noise"] = rng.choice(noise)
+    settings |= {"eval_noise": rng.choice(rules), "hard": rng.random() < 0.6}
     if rng.random() < 0.3:
         settings["zoneout"] = rng.choice([0.3, (0.0, 0.5), (0.4, 0.0)] if kind == "lstm" else [0.3])
     if rng.random() < 0.3:
@@ -263,8 +271,8 @@ def fuzz_activation(rng: random.Random) -> tuple[str, Callable[[], bool]]:
     shape = tuple(rng.randint(0, 9) for _ in range(rng.randint(0, 4)))
     if rng.random() < 0.3:
         shape = (rng.randint(1, 9), any_size(rng, 1, rng.choice([300, 9000])))
-    dtype, scheme = rng.choice([torch.float32, torch.float16, torch.bfloat16]), rng.choice(SCHEMES)
-    pair = rng.choice(list(PAIRS.values()))
+    dtype, scheme = rng.choice([torch.float32, torch.float16, torch.bfloat16]), rng.choice(ALL)
+    pair = rng.choice(list(allowed(scheme).values()))
     seed = torch.tensor(rng.getrandbits(63)) if rng.random() < 0.7 else None
     leaves = {"x": laid_out(rng, (3 * torch.randn(shape)).to(dtype)).detach().requires_grad_()}
     if scheme.learns_p and rng.random() < 0.8:

@@ -25,6 +25,8 @@ CASES = [
     Case("lstm", 2, 3, 5, **DOUBLE, projection=3, state=False),
     Case("lstm", 3, 5, 7, projection=3, packed=True, reverse=True),
     Case("lstm", 2, 3, 5, **DOUBLE, noise="nanil:c=3,draw=mean", gate_noise="nah:draw=centred"),
+    Case("lstm", 2, 3, 5, **DOUBLE, noise="slope:slope=2", gate_noise="hard-concrete"),
+    Case("lstm", 2, 3, 5, **DOUBLE, noise="straight-through", gate_noise="gumbel:binary=True", hard=False),
     Case("gru", 2, 9, 37),
     Case("gru", 3, 5, 7, **DOUBLE, packed=True, reverse=True),
     Case("gru", 3, 5, 7, **DOUBLE, packed=True, state=False),

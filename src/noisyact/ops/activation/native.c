@@ -182,6 +182,10 @@ INLINE void backward_span(const activation *a, const void *g, const void *x, con
             CASE(NANI_MEAN, 0, call)                                                                                   \
             CASE(NANIL_MEAN, 0, call)                                                                                  \
             CASE(NANIS_MEAN, 0, call)                                                                                  \
+            CASE(STRAIGHT_THROUGH, 0, call)                                                                            \
+            CASE(SLOPE, 0, call)                                                                                       \
+            CASE(LOGISTIC_GATE, 0, call)                                                                               \
+            CASE(NORMAL_GATE, 0, call)                                                                                 \
         }                                                                                                              \
     } while (0)
 

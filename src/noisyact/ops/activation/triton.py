@@ -11,8 +11,9 @@ from torch import Tensor
 
 from noisyact.compiling import constant
 from noisyact.equations import expected_epsilon
+from noisyact.estimators import Estimator
 from noisyact.ops.activation.arguments import check_gradient
-from noisyact.ops.triton import code_of, obstacle, on
+from noisyact.ops.triton import constants_of, obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
@@ -24,7 +25,7 @@ WARPS = 4
 PROGRAMS = 2048
 """The minimum number of programs, if there are that many tiles: several for each multiprocessor of a large GPU."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_HARD, _NO_NOISE = 0, -1  # HARD and NONE of phi.py; importing them would import Triton
+_HARD = 0  # HARD of phi.py; importing it would import Triton
 
 
 def serves(x: Tensor) -> bool:
@@ -130,8 +131,9 @@ def _launchers(
 
 def function_constants(scheme: Scheme, pair: HardPair, stochastic: bool) -> dict[str, Any]:
     """The compile-time constants of a function: FUNCTION, and EXPECTED, which is None if noise is drawn."""
-    noise = code_of(scheme) if stochastic or scheme.smooths or not scheme.at_input else _NO_NOISE
+    is_h = scheme.at_input and not (stochastic or scheme.smooths or isinstance(scheme, Estimator))
+    constants = constants_of(None if is_h else scheme, stochastic)
     return {
         "EXPECTED": None if stochastic else expected_epsilon(scheme),
-        "FUNCTION": (noise, scheme.leak, scheme.clips, pair.slope, pair.offset, pair.low, pair.high, _HARD),
+        "FUNCTION": (*constants, pair.slope, pair.offset, pair.low, pair.high, _HARD),
     }

@@ -1,4 +1,4 @@
-/* phi(x, xi) and its derivatives on one vector: the paper's formulas for all C kernels.
+/* phi(x, xi) and its derivatives on one vector: the paper's formulas for all C kernels, and those of the estimators.
  *
  * ../activation/README.md derives them. They must equal noisyact/equations.py. The notation is the paper's.
  */
@@ -7,7 +7,10 @@
 
 #include "real.h"
 
-enum scheme { NAN_SCHEME, NAH, NANI, NANIL, NANIS, NANI_MEAN, NANIL_MEAN, NANIS_MEAN }; /* _MEAN: draw="mean" */
+enum scheme {
+    NAN_SCHEME, NAH, NANI, NANIL, NANIS, NANI_MEAN, NANIL_MEAN, NANIS_MEAN, /* _MEAN: draw="mean" */
+    STRAIGHT_THROUGH = 11, SLOPE, LOGISTIC_GATE, NORMAL_GATE /* the estimators; a gate has noise of a distribution */
+};
 enum function { PIECEWISE, SIGMOID, TANH }; /* PIECEWISE: u clipped to low and high; the others are soft */
 
 /* One noisy function. */
@@ -17,10 +20,12 @@ typedef struct {
     int32_t clip;
     int32_t one_sided; /* whether a limit is infinite */
     int32_t function;  /* h */
+    int32_t binary;    /* an estimator's: whether the value is rounded to a limit */
     real expectation;
     real shift; /* the mean of |xi| if NAH is centred, else 0 */
     real alpha;
-    real scale; /* c, or sigma for NANI and NANIS */
+    real scale; /* c, sigma, or an estimator's width, slope or temperature */
+    real stretch; /* how far a gate's sigmoid is stretched beyond its limits */
     real slope, offset, low, high;
 } unit;
 
@@ -63,10 +68,10 @@ INLINE reals fixed_sigma(const unit *a, reals u) {
     return pick(above(u, every(a->low)), below_high, sigma);
 }
 
-/* Whether all of u lies strictly inside the linear part, where phi = u. NANI is noisy everywhere, and a soft function
- * has no linear part. */
+/* Whether all of u lies strictly inside the linear part, where phi = u. NANI is noisy everywhere, a soft function has no
+ * linear part, and of the estimators only the straight-through one without rounding has it. */
 INLINE int linear(const unit *a, reals u) {
-    const int everywhere = (a->scheme == NANI) | (a->scheme == NANI_MEAN);
+    const int everywhere = (a->scheme == NANI) | (a->scheme == NANI_MEAN) | (a->scheme >= SLOPE) | a->binary;
     return (a->function == PIECEWISE) & !everywhere & all(above(every(a->high), u)) & all(above(u, every(a->low)));
 }
 
@@ -171,7 +176,51 @@ INLINE void mean_derivatives(const unit *a, reals x, reals p, reals *phi, reals 
     *dp = flip(rate * depth, sign_bit(p));
 }
 
+/* The limit on the side of a vector of signs: low where `w` is negative; NaN where the value, which is finite, is NaN. */
+INLINE reals rounded(const unit *a, reals w, reals value) {
+    return pick(above(every(0.0f), w), every(a->low), every(a->high)) + (value - value);
+}
+
+/* The noise of a gate's logit: sigma xi, or the logistic noise logit(Phi(xi)) = sgn(xi) ln((1 - t) / t) with the normal
+ * distribution t at -|xi|. */
+INLINE reals gate_noise(const unit *a, reals xi) {
+    if (a->scheme == NORMAL_GATE) return a->scale * xi;
+    reals density, tail;
+    normal_tail(xi, &density, &tail);
+    return flip(logarithm((1.0f - tail) / tail), sign_bit(xi));
+}
+
+/* phi and dphi/dx of an estimator; dphi/dp is 0. Not inlined: it would make the kernels of all schemes larger. */
+OUTLINE void estimate(const unit *a, const reals *at, const reals *xi, reals *phi, reals *dx) {
+    const real middle = 0.5f * (a->low + a->high), range = a->high - a->low;
+    reals x = *at, zero = every(0.0f);
+    if (a->scheme == STRAIGHT_THROUGH) {
+        reals u = x * a->slope + a->offset, h = a->function == PIECEWISE ? hard(a, u) : soft(a, x);
+        mask far = above(absolute(gap_of(a, h, u)), every(a->scale)), finite = above(every(INFINITY), absolute(u));
+        *dx = pick(far, zero, pick(finite, every(a->slope), zero));
+        *phi = a->binary ? rounded(a, h - middle, h) : h;
+        return;
+    }
+    if (a->scheme == SLOPE) {
+        reals v = a->scale * x, u = v * a->slope + a->offset, h = a->function == PIECEWISE ? hard(a, u) : soft(a, v);
+        *dx = a->function == PIECEWISE ? inside(a, u, every(a->scale * a->slope)) : a->scale * soft_slope(a, h);
+        *phi = a->binary ? rounded(a, h - middle, h) : h;
+        return;
+    }
+    const real steepness = 4.0f / range, rate = a->scheme == LOGISTIC_GATE ? 1.0f / a->scale : 1.0f;
+    const real wide = 1.0f + 2.0f * a->stretch;
+    reals w = (x * (steepness * a->slope) + steepness * (a->offset - middle) + gate_noise(a, *xi)) * rate;
+    reals s = sigmoid(w), value = (range * wide) * s + (a->low - range * a->stretch);
+    *dx = inside(a, value, (4.0f * a->slope * wide * rate) * s * sigmoid(0.0f - w));
+    *phi = a->binary ? rounded(a, w, value) : hard(a, value);
+}
+
 INLINE reals phi_forward(const unit *a, reals x, reals p, reals xi) {
+    if (a->scheme >= STRAIGHT_THROUGH) {
+        reals phi, dx;
+        estimate(a, &x, &xi, &phi, &dx);
+        return phi;
+    }
     if (a->function != PIECEWISE) return soft_forward(a, x, p, xi);
     if (a->scheme >= NANI_MEAN) {
         reals phi, dx, dp;
@@ -194,6 +243,11 @@ INLINE reals phi_forward(const unit *a, reals x, reals p, reals xi) {
 
 /* phi, dphi/dx and dphi/dp. */
 INLINE void phi_derivatives(const unit *a, reals x, reals p, reals xi, reals *phi, reals *dx, reals *dp) {
+    if (a->scheme >= STRAIGHT_THROUGH) {
+        estimate(a, &x, &xi, phi, dx);
+        *dp = every(0.0f);
+        return;
+    }
     if (a->function != PIECEWISE) {
         soft_derivatives(a, x, p, xi, phi, dx, dp);
         return;

@@ -104,6 +104,11 @@ INLINE void double_normal_tail(reals z, reals *density, reals *tail) {
     }
 }
 
+INLINE reals double_logarithm(reals v) {
+    for (int j = 0; j < LANES; j++) v[j] = log(v[j]);
+    return v;
+}
+
 /* From here on the names of simd.h and vector_math.h mean the functions of doubles. */
 #define mask double_mask
 #define every double_every
@@ -119,6 +124,7 @@ INLINE void double_normal_tail(reals z, reals *density, reals *tail) {
 #define at_most double_at_most
 #define normal_pair double_normal_pair
 #define normal_tail double_normal_tail
+#define logarithm double_logarithm
 #define half_tanh double_half_tanh
 #define hyperbolic_tangent double_hyperbolic_tangent
 #define sigmoid double_sigmoid

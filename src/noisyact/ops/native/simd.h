@@ -29,6 +29,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
+/* A large function that is seldom called. */
+#define OUTLINE static __attribute__((noinline, unused))
+
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from noisyact import equations
+from noisyact.estimators import Estimator, Gate, SaturatingSigmoid
 from noisyact.pairs import HardPair
 from noisyact.schemes import NAH, NANI, Scheme
 
@@ -19,8 +20,8 @@ _FUNCTIONS = ("piecewise", "sigmoid", "tanh")
 """The enumeration `function` of phi.h."""
 
 
-_INTEGERS = ("scheme", "stochastic", "clip", "one_sided", "function")
-_REALS = ("expectation", "shift", "alpha", "scale", "slope", "offset", "low", "high")
+_INTEGERS = ("scheme", "stochastic", "clip", "one_sided", "function", "binary")
+_REALS = ("expectation", "shift", "alpha", "scale", "stretch", "slope", "offset", "low", "high")
 _MEAN = 3
 """The schemes with noise at the input whose draw is "mean" have codes of their own in phi.h, that much higher."""
 
@@ -45,6 +46,8 @@ class _UnitBase(ctypes.Structure):
             raise ValueError(
                 f"{scheme!r}: the mean of noise at the input is for hard functions, not for the {function}"
             )
+        if isinstance(scheme, Gate) and not stochastic:
+            scheme, scale = SaturatingSigmoid(0.0, scheme.stretched, scheme.rounds), 0.0
         shift = equations.MEAN_HALF_NORMAL if isinstance(scheme, NAH) and scheme.centred else 0.0
         return cls(
             scheme=scheme.code + (_MEAN if scheme.smooths else 0),
@@ -52,11 +55,13 @@ class _UnitBase(ctypes.Structure):
             clip=scheme.clips,
             one_sided=math.isinf(pair.low) or math.isinf(pair.high),
             function=_FUNCTIONS.index(function),
+            binary=isinstance(scheme, Estimator) and scheme.rounds,
             # The kernels subtract the shift from the expectation too.
             expectation=0.0 if stochastic else equations.expected_epsilon(scheme) + shift,
             shift=shift,
             alpha=1.0 - scheme.leak,
             scale=scale,
+            stretch=scheme.stretched if isinstance(scheme, Gate) else 0.0,
             slope=pair.slope,
             offset=pair.offset,
             low=pair.low,

@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from noisyact.compiling import constant
+from noisyact.estimators import Estimator, Gate, SaturatingSigmoid
 from noisyact.schemes import Scheme
 
-__all__ = ["check", "code_of", "obstacle", "on"]
+__all__ = ["check", "constants_of", "obstacle", "on"]
 
 _CODES = {
     ("nah", "centred"): 5, ("nah", "mean"): 6, ("nan", "mean"): 7, ("nani", "mean"): 8, ("nanil", "mean"): 9,
     ("nanis", "mean"): 10,
 }  # fmt: skip
+_NO_NOISE = -1  # NONE of phi.py; importing it would import Triton
 
 
 @constant
@@ -43,14 +45,24 @@ def _obstacle(index: int) -> str | None:
     return None if capability >= (8, 0) else f"compute capability {capability} is below (8, 0)"
 
 
-def code_of(scheme: Scheme) -> int:
-    """The integer that identifies a scheme in phi.py, where a scheme with another ``draw`` has another code.
+def constants_of(scheme: Scheme | None, drawn: bool) -> tuple[int, float, bool]:
+    """SCHEME, LEAK and CLIP of phi.py.
+
+    A scheme with another ``draw`` has another code. Without drawn noise all gates have the sigmoid of z, which is what
+    the code of normal noise computes for an epsilon of 0.
 
     >>> from noisyact.schemes import NAH, NAN
-    >>> code_of(NAH()), code_of(NAH(draw="mean")), code_of(NAN(draw="centred"))
-    (1, 6, 0)
+    >>> constants_of(NAH(alpha=1.0), True), constants_of(NAH(alpha=1.0, draw="mean"), True), constants_of(None, True)
+    ((1, 0.0, False), (6, 0.0, False), (-1, 0.0, False))
     """
-    return _CODES.get((scheme.name, getattr(scheme, "draw", "sample")), scheme.code)
+    if scheme is None:
+        return _NO_NOISE, 0.0, False
+    if isinstance(scheme, Gate):
+        return scheme.code if drawn else SaturatingSigmoid.code, scheme.stretched, scheme.rounds
+    if isinstance(scheme, Estimator):
+        return scheme.code, 0.0, scheme.rounds
+    code = _CODES.get((scheme.name, getattr(scheme, "draw", "sample")), scheme.code)
+    return code, scheme.leak, scheme.clips
 
 
 def on(device: torch.device) -> Any:

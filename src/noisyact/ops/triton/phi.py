@@ -1,8 +1,8 @@
-"""phi(x, epsilon) and its derivatives in Triton: the paper's formulas for all GPU kernels.
+"""phi(x, epsilon) and its derivatives in Triton: the paper's formulas for all GPU kernels, and the estimators'.
 
 They must equal noisyact/equations.py. Compile-time constants describe a function: SCHEME (a scheme's code, or NONE),
 LEAK (1 - alpha), CLIP, and the pair: SLOPE, OFFSET, LOW, HIGH and SOFT, which replaces the clipped line by the sigmoid
-or the tanh itself.
+or the tanh itself. An estimator has its stretch in the place of LEAK, and in that of CLIP whether it rounds.
 
 The formulas use ``T = tanh(|p| |Delta| / 2)``, in which the signs of Delta and x cancel or become one bit each.
 ops/activation/README.md derives them. They hold because Delta has the sign of -x wherever it is not 0.
@@ -13,18 +13,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.triton.instructions import exp2, reciprocal
+from noisyact.ops.triton.instructions import exp2, log2, reciprocal
 
 __all__ = ["HARD", "NONE", "SOFT_SIGMOID", "SOFT_TANH", "drawn_epsilon", "expected_epsilon", "phi", "phi_derivatives"]
 
 NONE = tl.constexpr(-1)
 NAN, NAH, NANI, NANIL, NANIS, NAH_CENTRED, NAH_MEAN, NAN_MEAN = (tl.constexpr(code) for code in range(8))
 NANI_MEAN, NANIL_MEAN, NANIS_MEAN = (tl.constexpr(code) for code in range(8, 11))
+STRAIGHT_THROUGH, STEEPER, LOGISTIC_GATE, NORMAL_GATE = (tl.constexpr(code) for code in range(11, 15))
 ROOT_HALF = tl.constexpr(0.7071067811865476)
 DENSITY_AT_0 = tl.constexpr(0.3989422804014327)
 MEAN_HALF_NORMAL = tl.constexpr(0.7978845608028654)  # E|xi|
 HARD, SOFT_SIGMOID, SOFT_TANH = (tl.constexpr(code) for code in range(3))
 LOG2_E = tl.constexpr(1.4426950408889634)
+LOG_2 = tl.constexpr(0.6931471805599453)
+FRACTIONS = tl.constexpr(40)
 LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
@@ -45,7 +48,39 @@ def drawn_epsilon(xi, SCHEME: tl.constexpr):
         return tl.abs(xi) - MEAN_HALF_NORMAL
     elif SCHEME == NAH_MEAN or SCHEME == NAN_MEAN:
         return expected_epsilon(xi, SCHEME)
+    elif SCHEME == LOGISTIC_GATE:
+        return _logistic(xi)
     return xi
+
+
+@triton.jit
+def _logistic(xi):
+    """Logistic noise from normal noise, logit(Phi(xi)) = sgn(xi) ln((1 - t) / t) with t = Phi(-|xi|)."""
+    tail = _normal_tail(tl.abs(xi))
+    return _with_sign(log2((1.0 - tail) * reciprocal(tail)) * LOG_2, xi)
+
+
+@triton.jit
+def _normal_tail(z):
+    """The normal distribution at -z for z >= 0, with a small relative error: float32 as in vector_math.h, float64 by
+    the error function near 0 and by the continued fraction of Mills' ratio further out."""
+    density = DENSITY_AT_0 * exp2(z * z * (-0.5 * LOG2_E))
+    if z.dtype == tl.float64:
+        far = tl.maximum(z, 3.0)
+        fraction = far
+        for k in tl.static_range(FRACTIONS):
+            fraction = far + (FRACTIONS - k) / fraction
+        return tl.where(z > 3.0, density / fraction, 0.5 - 0.5 * tl.erf(z * ROOT_HALF))
+    else:
+        k = reciprocal(1.0 + 0.28 * z)
+        q = 0.1001131337 * k - 0.5440984985
+        q = q * k + 0.9899928415
+        q = q * k - 0.6147550443
+        q = q * k + 0.6036828964
+        q = q * k + 0.1401947232
+        q = q * k + 0.2995314462
+        q = q * k + 0.2786526393
+        return density * k * q
 
 
 @triton.jit
@@ -211,12 +246,54 @@ def _mean(x, p, scale, SCHEME: tl.constexpr, SLOPE: tl.constexpr, OFFSET: tl.con
 
 
 @triton.jit
+def _estimate(
+    x, epsilon, scale, SCHEME: tl.constexpr, STRETCH: tl.constexpr, BINARY: tl.constexpr, SLOPE: tl.constexpr,
+    OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr,
+):  # fmt: skip
+    """phi and dphi/dx of an estimator. epsilon is the noise of a gate's logit, without sigma."""
+    zero = tl.zeros_like(x)
+    if SCHEME == STRAIGHT_THROUGH:
+        u = _u(x, SLOPE, OFFSET)
+        value = _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        passes = (tl.abs(_gap(value, u, LOW, HIGH)) <= scale) & (tl.abs(u) < float("inf"))
+        slope = tl.where(passes, zero + SLOPE, zero)
+        side = value - 0.5 * (LOW + HIGH) if BINARY else value
+    elif SCHEME == STEEPER:
+        v = scale * x
+        value = _h(v, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        slope = scale * _h_slope(v, value, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        side = value - 0.5 * (LOW + HIGH) if BINARY else value
+    else:
+        steepness: tl.constexpr = 4.0 / (HIGH - LOW)
+        wide: tl.constexpr = 1.0 + 2.0 * STRETCH
+        shift: tl.constexpr = steepness * (OFFSET - 0.5 * (LOW + HIGH))
+        z = x * (steepness * SLOPE) + shift
+        if SCHEME == LOGISTIC_GATE:
+            rate = 1.0 / scale
+            side = (z + epsilon) * rate
+        else:
+            rate = zero + 1.0
+            side = z + scale * epsilon
+        e = exp2(tl.abs(side) * -LOG2_E)
+        larger = reciprocal(1.0 + e)  # the sigmoid of |side|
+        s = tl.where(side < 0.0, e * larger, larger)
+        open_ = (HIGH - LOW) * wide * s + (LOW - (HIGH - LOW) * STRETCH)
+        value = _clip(open_, LOW, HIGH)
+        slope = tl.where(value == open_, (4.0 * SLOPE * wide) * rate * (e * larger * larger), zero)
+    if BINARY:  # NaN stays NaN
+        value = tl.where(side < 0.0, LOW, HIGH) + (value - value)
+    return value, slope
+
+
+@triton.jit
 def phi(
     x, p, epsilon, scale, SCHEME: tl.constexpr, LEAK: tl.constexpr, CLIP: tl.constexpr, SLOPE: tl.constexpr,
     OFFSET: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, SOFT: tl.constexpr,
 ):  # fmt: skip
     """The noisy activation, float32 or float64; epsilon is xi, or |xi| for NAH, or its expectation."""
-    if SCHEME == NONE:
+    if SCHEME >= STRAIGHT_THROUGH:
+        return _estimate(x, epsilon, scale, SCHEME, LEAK, CLIP, SLOPE, OFFSET, LOW, HIGH, SOFT)[0]
+    elif SCHEME == NONE:
         return _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
     elif SCHEME == NANI or SCHEME == NANIS:
         return _h(_noisy_input(x, epsilon, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH), SLOPE, OFFSET, LOW, HIGH, SOFT)
@@ -245,7 +322,10 @@ def phi_derivatives(
     h = _h(x, SLOPE, OFFSET, LOW, HIGH, SOFT)
     h_slope = _h_slope(x, h, SLOPE, OFFSET, LOW, HIGH, SOFT)
     zero = tl.zeros_like(x)
-    if SCHEME == NONE:
+    if SCHEME >= STRAIGHT_THROUGH:
+        value, slope = _estimate(x, epsilon, scale, SCHEME, LEAK, CLIP, SLOPE, OFFSET, LOW, HIGH, SOFT)
+        return value, slope, zero
+    elif SCHEME == NONE:
         return h, h_slope, zero
     elif SCHEME == NANI or SCHEME == NANIS:
         v = _noisy_input(x, epsilon, scale, SCHEME, SLOPE, OFFSET, LOW, HIGH)
