@@ -23,16 +23,17 @@ class Annealing:
         log_every: the number of optimiser steps between measurements of saturation and checks for non-finite values.
         on_nonfinite: ``"warn"`` once, ``"raise"`` a FloatingPointError, or ``"ignore"`` to skip the checks. The message
             names the module and the step where activations or gradients first stopped being finite.
+        only: the name of the scales to set in a model with several kinds, as in :class:`noisyact.NoiseScheduler`.
     """
 
-    def __init__(self, schedule: Schedule, log_every: int, on_nonfinite: str) -> None:
+    def __init__(self, schedule: Schedule, log_every: int, on_nonfinite: str, only: str | None) -> None:
         if not callable(schedule):
             raise TypeError(f"schedule must be a function from a step to the noise scale, not {schedule!r}")
         if isinstance(log_every, bool) or not isinstance(log_every, int) or log_every < 1:
             raise ValueError(f"log_every={log_every!r}: must be a whole number of at least 1")
         if on_nonfinite not in ON_NONFINITE:
             raise ValueError(f"on_nonfinite={on_nonfinite!r}: allowed are {', '.join(map(repr, ON_NONFINITE))}")
-        self.schedule = schedule
+        self.schedule, self.only = schedule, only
         self.log_every = log_every
         self.on_nonfinite = on_nonfinite
         self._scheduler: NoiseScheduler | None = None
@@ -43,7 +44,7 @@ class Annealing:
     def start(self, model: nn.Module) -> None:
         """Start annealing and measuring a model."""
         self.finish()
-        self._scheduler = NoiseScheduler(model, self.schedule)
+        self._scheduler = NoiseScheduler(model, self.schedule, self.only)
         self._meter = SaturationMeter(model)
         self._watch = None if self.on_nonfinite == "ignore" else FiniteWatch(model)
         self._reported = False

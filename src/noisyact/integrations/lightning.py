@@ -28,12 +28,15 @@ class NoiseAnnealing(Callback):
         log_every: the number of optimiser steps between measurements of saturation and checks for non-finite values.
         on_nonfinite: ``"warn"``, ``"raise"`` or ``"ignore"`` if activations or gradients stop being finite. The message
             names the module and the step.
+        only: the name of the scales to set, such as "slope", in a model with several kinds; all if None.
 
     Example: ``Trainer(callbacks=[NoiseAnnealing(noisyact.anneal.inverse_sqrt())])``
     """
 
-    def __init__(self, schedule: Schedule, *, log_every: int = 50, on_nonfinite: str = "warn") -> None:
-        self._annealing = Annealing(schedule, log_every, on_nonfinite)
+    def __init__(
+        self, schedule: Schedule, *, log_every: int = 50, on_nonfinite: str = "warn", only: str | None = None
+    ) -> None:
+        self._annealing = Annealing(schedule, log_every, on_nonfinite, only)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start annealing and measuring the module."""

@@ -30,8 +30,10 @@ class NoiseAnnealingCallback(TrainerCallback):
     Example: ``Trainer(..., callbacks=[NoiseAnnealingCallback(noisyact.anneal.inverse_sqrt())])``
     """
 
-    def __init__(self, schedule: Schedule, *, log_every: int = 50, on_nonfinite: str = "warn") -> None:
-        self._annealing = Annealing(schedule, log_every, on_nonfinite)
+    def __init__(
+        self, schedule: Schedule, *, log_every: int = 50, on_nonfinite: str = "warn", only: str | None = None
+    ) -> None:
+        self._annealing = Annealing(schedule, log_every, on_nonfinite, only)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

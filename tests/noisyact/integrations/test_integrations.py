@@ -237,6 +237,17 @@ def test_ignore_does_not_look_and_a_callback_serves_twice(tmp_path, make):
 
 @lightning_talks
 @pytest.mark.parametrize("make", CALLBACKS)
+def test_one_kind_of_scale_is_set(tmp_path, make):
+    net = Net()
+    net.gate = NoisyHardSigmoid("slope:slope=2")
+    run_either(make(SCHEDULE, only="slope"), tmp_path, net, 3)
+    assert net.seen == [(0.5, scale) for scale, _ in in_a_plain_loop(3)]
+    with pytest.raises(ValueError, match="only='tau'"):
+        run_either(make(SCHEDULE, only="tau"), tmp_path, net, 1)
+
+
+@lightning_talks
+@pytest.mark.parametrize("make", CALLBACKS)
 def test_a_model_without_noise_is_refused(tmp_path, make):
     net = Net()
     net.act, net.gate = nn.Tanh(), nn.Sigmoid()
