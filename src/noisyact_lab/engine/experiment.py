@@ -24,6 +24,7 @@ PRESETS = ("smoke", "short", "paper")
 _PLACES = {
     "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
     "caption-bias": "noisyact_lab.experiments.caption.caption:CAPTION_BIAS",
+    "europarl-word": "noisyact_lab.experiments.europarl_word:EUROPARL_WORD",
     "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
     "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
     "mnist": "noisyact_lab.experiments.mnist:MNIST",
