@@ -37,6 +37,8 @@ _PLACES = {
     "recall": "noisyact_lab.experiments.recall:RECALL",
     "recall-saturated": "noisyact_lab.experiments.recall:RECALL_SATURATED",
     "translate": "noisyact_lab.experiments.translate.translate:TRANSLATE",
+    "translate-adam": "noisyact_lab.experiments.translate.adam:TRANSLATE_ADAM",
+    "translate-multi30k": "noisyact_lab.experiments.translate.adam:TRANSLATE_MULTI30K",
 }
 
 

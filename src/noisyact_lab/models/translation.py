@@ -131,7 +131,8 @@ class Translation(nn.Module):
         """Words, [source, batch], and the lengths with the end counted, [batch]."""
         annotations = self.encoder(source, lengths).transpose(0, 1).contiguous()
         real = torch.arange(len(source), device=source.device) < lengths[:, None]
-        mean = torch.einsum("bs,bsa->ba", real / lengths[:, None], annotations)
+        shares = (real / lengths[:, None]).to(annotations.dtype)
+        mean = torch.einsum("bs,bsa->ba", shares, annotations)
         padding = torch.where(real, 0.0, -torch.inf).to(annotations.dtype)
         return Encoded(annotations, self.attention.keys(annotations), padding, self.first(mean))
 

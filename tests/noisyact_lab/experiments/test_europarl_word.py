@@ -38,11 +38,11 @@ def test_rare_words_are_unknown(small_europarl):
     found = [corpus.vocabulary.symbols[n] for n in corpus.test.tolist()]
     assert found == ["the", "<unk>", "has", "members", ".", "<eos>"]
     few = speeches(words=3, tokens=18)
-    assert few.vocabulary.symbols == ("<eos>", "<unk>", "mr")
-    assert few.train.tolist() == [2] + [1] * 7 + [0] + [1] * 9
+    assert few.vocabulary.symbols == ("<eos>", "<unk>", ".")
+    assert few.train.tolist() == [1] * 7 + [2, 0] + [1] * 8 + [2]
     for arguments, message in (
         ((2, 18), "words=2: must be at least 3"),
-        ((9, 10**6), "tokens=1000000: must be 1 to 500"),
+        ((9, 10**6), "tokens=1000000: must be 1 to 475"),
     ):
         with pytest.raises(ValueError, match=message):
             speeches(*arguments)

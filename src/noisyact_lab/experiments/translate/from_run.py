@@ -50,7 +50,7 @@ def translate_text(
         corpus = corpus_of(settings)
         if state["memory"]["words"] != corpus.words_sha256:
             raise ValueError(f"{folder}: the vocabularies of {settings.corpus} here are not those of the run")
-        model = model_of(settings, corpus)
+        model = model_of(settings, len(corpus.source), len(corpus.target))
         model.load_state_dict(state["modules"]["best"])
     translator = Translator(
         model.to(device), corpus.source, corpus.target, width=beam, length_power=length_power, longest=longest
