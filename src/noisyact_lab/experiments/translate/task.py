@@ -78,6 +78,7 @@ class Translating(Task[Translation]):
     """
 
     end_key = "stopped"
+    tested = "best"
     settings: ModelSettings
 
     def __init__(
@@ -194,14 +195,21 @@ class Translating(Task[Translation]):
             [source, target, " ".join(words)]
             for source, target, words in zip(pairs.source_text, pairs.target_text, self.translations, strict=True)
         ]
-        signatures = [
-            ["test_bleu", bleu([""], [""], "none").signature],
-            [PLAIN, bleu([""], [""], resamples=RESAMPLES).signature],
-        ]
+        signatures = [[name, signature] for name, signature in self.signatures().items()]
         return [
             {"title": TRANSLATIONS, "columns": ["source", "reference", "translation"], "rows": rows},
             {"title": "how BLEU is computed", "columns": ["number", "signature of sacrebleu"], "rows": signatures},
         ]
+
+    def signatures(self) -> dict[str, str]:
+        """sacrebleu's, of both scores."""
+        return {
+            "test_bleu": bleu([""], [""], "none").signature, PLAIN: bleu([""], [""], resamples=RESAMPLES).signature,
+        }  # fmt: skip
+
+    def vocabularies(self) -> dict[str, tuple[str, ...]]:
+        """The words of both languages."""
+        return {"source": self.corpus.source.symbols, "target": self.corpus.target.symbols}
 
     def pictures(self) -> dict[str, Figure]:
         """Where the model looked while it translated."""
