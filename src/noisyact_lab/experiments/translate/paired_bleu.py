@@ -81,20 +81,20 @@ def _of_seed(seed: str, about: Sequence[Comparison], texts: Mapping[str, list[li
 
 def _test(baseline: Sequence[Sequence[str]], system: Sequence[Sequence[str]]) -> tuple[float, float, str]:
     """The difference of BLEU from the baseline, its p, and the signature."""
-    from sacrebleu.significance import PairedTest
+    from sacrebleu.significance import PairedTest, Result
 
     references = [row[1] for row in baseline]
     if references != [row[1] for row in system]:
         raise ValueError("two runs of one seed have translated different sentences")
     metric = check_sacrebleu().BLEU(force=True)
-    systems = [
+    systems: list[tuple[str, Sequence[str]]] = [
         (name, moses.detokenised((row[2].split(" ") for row in rows), LANGUAGES[1]))
         for name, rows in (("baseline", baseline), ("system", system))
     ]
     signatures, scores = PairedTest(systems, {"BLEU": metric}, [references], "bs", RESAMPLES)()
-    first, second = scores["BLEU"]
+    first, second = (result for result in scores["BLEU"] if isinstance(result, Result))
     # Of equal scores sacrebleu says p = 1 / 1001: no resampled difference of 0 is larger than 0.
-    p = float(second.p_value) if second.score != first.score else 1.0
+    p = float(second.p_value or 0.0) if second.score != first.score else 1.0
     return round(second.score - first.score, 6), p, str(signatures["BLEU"])
 
 

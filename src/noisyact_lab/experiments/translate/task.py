@@ -79,7 +79,8 @@ class Translating(Task[Translation]):
 
     end_key = "stopped"
     tested = "best"
-    settings: ModelSettings
+    settings: Any
+    """A kind of :class:`ModelSettings`."""
 
     def __init__(
         self, name: str, settings: ModelSettings, corpus: PackedCorpus, model: Translation,
