@@ -1,7 +1,7 @@
 """The card of a trained model: what it was trained on and how, its licence, its score, and the checksum of its weights.
 
-A card `NAME.json` lies beside `NAME.safetensors`. The weights are float16; the words of the vocabularies are in the
-same file.
+A card `NAME.json` lies beside `NAME.safetensors`. The parameters are float16; the words of the vocabularies are in
+the same file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from noisyact_lab.data.text import Vocabulary
 from noisyact_lab.engine.folder import files
@@ -55,7 +55,7 @@ class Card:
     metric: str
     """The headline among the scores."""
     scores: dict[str, float | None]
-    """The results of the weights in the file, which are rounded to float16."""
+    """The result of the run, with the numbers of the test set measured again with the rounded weights of the file."""
     signatures: dict[str, str]
     """How scores are computed, where a scorer has a signature for that."""
     data: str
@@ -80,7 +80,8 @@ class Card:
         """What the model is, in a line."""
         score = self.scores.get(self.metric)
         said = "" if score is None else f", {self.metric} {score:.2f}"
-        return f"{self.experiment} ({self.arm}, {self.parameters:,} parameters{said}), trained on {self.data}"
+        name, _, _ = self.data.partition(",")
+        return f"{self.experiment} ({self.arm}, {self.parameters:,} parameters{said}), trained on {name}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,23 +147,23 @@ def read(path: Path) -> Contents:
     )
 
 
-def write(
-    folder: Path, card: dict[str, Any], weights: dict[str, Tensor], vocabularies: dict[str, tuple[str, ...]]
-) -> Path:
+def write(folder: Path, card: dict[str, Any], model: nn.Module, vocabularies: dict[str, tuple[str, ...]]) -> Path:
     """Write a card and its file, the card last; returns the card.
 
     Args:
         folder: for both files.
         card: the fields of :class:`Card` but those that are about the file.
-        weights: a state_dict.
+        model: its parameters are written as float16; its buffers, such as noise scales, as they are.
         vocabularies: of the model.
     """
-    tensors = {f"{_MODEL}{name}": value.detach().cpu().half().contiguous() for name, value in weights.items()}
-    parameters = sum(value.numel() for value in weights.values())
+    tensors = {f"{_MODEL}{name}": value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        tensors[f"{_MODEL}{name}"] = parameter.detach().cpu().half().contiguous()
     for name, symbols in vocabularies.items():
         tensors[f"{_WORDS}{name}"] = torch.tensor(list("\n".join(symbols).encode()), dtype=torch.uint8)
     content = tensors_to_bytes(tensors)
     path = folder / f"{card['experiment']}.json"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     about = Card(**card, parameters=parameters, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     write_bytes(_weights(path), content)
     write_json(path, dataclasses.asdict(about))

@@ -70,16 +70,17 @@ def export(run: Path, folder: Path) -> Path:
         "trained": datetime.datetime.fromtimestamp(ended, datetime.UTC).date().isoformat(),
         "commit": record["signature"]["commit"], "torch_version": record["signature"]["torch"],
     }  # fmt: skip
-    return card.write(folder, about, model.state_dict(), task.vocabularies())
+    return card.write(folder, about, model, task.vocabularies())
 
 
+@torch.no_grad()
 def _round(run: Path, model: torch.nn.Module) -> None:
-    """Round all tensors of a model to float16 and back."""
-    for name, tensor in model.state_dict().items():
-        rounded = tensor.half().to(tensor.dtype)
+    """Round the parameters of a model to float16 and back."""
+    for name, parameter in model.named_parameters():
+        rounded = parameter.half().to(parameter.dtype)
         if not torch.isfinite(rounded).all():
             raise ValueError(f"{run}: its weight {name} has numbers that float16 cannot hold")
-        tensor.copy_(rounded)
+        parameter.copy_(rounded)
 
 
 def _commands(config: dict[str, Any], expected: Any) -> str:

@@ -32,7 +32,7 @@ def load_speaker(card: Path | None = None) -> tuple[Speaker, Card]:
 
     >>> speaker, card = load_speaker()
     >>> speaker.generate("The President of the", words=1, temperature=0).whole
-    'The President of the european'
+    'The President of the group'
     """
     path = shipped(SPEAKER) if card is None else card
     found = _read(path, (SPEAKER,))
