@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -25,6 +26,7 @@ class Bfloat16Copy(Generic[M]):
 
     Args:
         model: has the weights that the optimiser steps, in float32.
+        exact: the names of its submodules that compute in float32 in the copy too.
 
     >>> model = nn.Linear(1, 1)
     >>> copied = Bfloat16Copy(model)
@@ -35,9 +37,11 @@ class Bfloat16Copy(Generic[M]):
     tensor([[3.]])
     """
 
-    def __init__(self, model: M) -> None:
+    def __init__(self, model: M, exact: Sequence[str] = ()) -> None:
         self._model = model
         self.module = copy.deepcopy(model).to(torch.bfloat16)
+        for name in exact:
+            self.module.get_submodule(name).float()
         """What an update computes with, in training mode as the model was."""
 
     @torch.no_grad()

@@ -65,6 +65,8 @@ def test_an_update_in_bfloat16_is_close_to_that_in_float32(arm, packed_alone):
         assert {parameter.dtype for parameter in task.model.parameters()} == {torch.float32}
         assert {state["exp_avg"].dtype for state in task.optimizer.state.values()} == {torch.float32}
         assert next(task.trained.parameters()).dtype == (torch.bfloat16 if short else torch.float32)
+        kept = {module.weight.dtype for module in (task.trained.attention.energy, task.model.attention.energy)}
+        assert kept == {torch.float32}  # as the kernels of the scores on a GPU are
     assert grown[True].dtype == torch.float32
     assert not torch.equal(*grown.values())
     assert torch.nn.functional.cosine_similarity(*grown.values(), dim=0) > 0.999
@@ -136,3 +138,19 @@ def test_arms_are_compared_by_paired_bootstrap(tmp_path):
     other = write_run(tmp_path, "nan", 1, right[1:])
     with pytest.raises(ValueError, match="have translated different sentences"):
         paired_bleu(TRANSLATE_MULTI30K, [*runs, other])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("arm", ["reference", "nah"])
+def test_graphs_do_what_the_steps_do_in_bfloat16(arm, packed_alone):
+    found = []
+    for as_graphs in (True, False):
+        torch.manual_seed(3)
+        settings = TRANSLATE_ADAM.effective(arm, "smoke", {**TINY, "epochs": 3, "tf32": False})
+        task = TranslateWithAdam(settings, 0, torch.device("cuda"))
+        if not as_graphs:
+            task.step = task._step
+        for index in range(task.updates):
+            task.update(index)
+        found.append([weight.detach().cpu() for weight in task.model.parameters()])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)

@@ -5,10 +5,11 @@ train them to the end of a shorter schedule. The rate grows linearly for some up
 (:mod:`noisyact_lab.tasks.learning_rate`). The weights with the lowest validation NLL are tested.
 
 - `translate-adam` has the paper's sizes and corpus: all pairs of Europarl, 128 at a time, 3 epochs. An update computes
-  in bfloat16 with float32 weights (:mod:`noisyact_lab.tasks.bfloat16`), and its loss is float32. Validation and test
-  compute with the float32 weights, on a GPU with TF32 products.
+  in bfloat16 with float32 weights (:mod:`noisyact_lab.tasks.bfloat16`); the scores of the attention, whose kernels on a
+  GPU are float32, and the loss are float32. Validation and test compute with the float32 weights, on a GPU with TF32
+  products.
 - `translate-multi30k` trains smaller models on the captions of Multi30k until they no longer improve, in float32, and
-  tests on the Flickr images of 2016. Its preset `short` is for a CPU; its sizes are those of `translate`'s.
+  tests on the Flickr images of 2016. Its preset `short` is for a CPU; its models are those of `translate`'s.
 
 `noisyact score` compares the translations of two arms by paired bootstrap, beside the comparison over seeds.
 """
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from noisyact_lab.engine.experiment import Arm, Experiment, check_at_least, compared_with
 from noisyact_lab.engine.task import ProcessGroup
-from noisyact_lab.experiments.translate.settings import ModelSettings, check_corpus
+from noisyact_lab.experiments.translate.settings import ModelSettings, Settings, check_corpus
 from noisyact_lab.experiments.translate.task import Translating, corpus_and_model
 from noisyact_lab.experiments.translate.translate import TRANSLATE
 from noisyact_lab.tasks.bfloat16 import Bfloat16Copy
@@ -90,7 +91,7 @@ class TranslateWithAdam(Translating):
             self.name, settings, corpus, model, optimizer, seed, None, updates,
             math.ceil(updates / settings.evaluations),
         )  # fmt: skip
-        self.copied = Bfloat16Copy(model) if settings.bfloat16 else None
+        self.copied = Bfloat16Copy(model, ("attention.tanh", "attention.energy")) if settings.bfloat16 else None
         if self.copied is not None:
             self.trained = self.copied.module
 
@@ -132,14 +133,15 @@ class TranslateMulti30k(TranslateWithAdam):
 
 _ARMS = {arm.name: dataclasses.replace(arm, paper=None, papers={}) for arm in TRANSLATE.arms}
 _MEAN = Arm("nah-mean", "NAH's mean, no randomness", {"scheme": "nah", "draw": "mean"})
-_SMOKE = {
-    "corpus": "multi30k", "words": 1000, "word_size": 16, "hidden": 16, "epochs": 0.1, "evaluations": 2, "warmup": 4,
-    "longest_translation": 20, "beam": 2,
-}  # fmt: skip
-_SHORT = {
-    "corpus": "multi30k", "words": 6000, "word_size": 96, "hidden": 128, "batch": 64, "epochs": 10.0, "evaluations": 10,
-    "learning_rate": 3e-3, "warmup": 200, "longest_translation": 60, "bfloat16": False,
-}  # fmt: skip
+_TRAINING = {f.name for f in dataclasses.fields(Settings)} - {f.name for f in dataclasses.fields(ModelSettings)}
+_SMOKE, _SHORT = (
+    {name: value for name, value in TRANSLATE.presets[preset].items() if name not in _TRAINING} | changes
+    for preset, changes in (
+        ("smoke", {"epochs": 0.1, "evaluations": 2, "warmup": 4}),
+        ("short", {"batch": 64, "epochs": 10.0, "evaluations": 10, "learning_rate": 3e-3, "warmup": 200,
+                   "bfloat16": False}),
+    )
+)  # fmt: skip
 _COUNTS = (
     "A difference counts if its p is below 0.05 after Holm's correction over all comparisons of the table. The paired "
     "bootstrap of `noisyact score` says, for each seed, whether the two models of that seed differ on sentences like "
