@@ -29,12 +29,14 @@ def score(
 
     Translations of two arms and one seed are also compared by paired bootstrap.
     """
+    from noisyact_lab.analysis import paired_bleu
     from noisyact_lab.analysis.scoring import Scores, runs_in, scored_before
     from noisyact_lab.engine.experiment import load_experiment
     from noisyact_lab.experiments import translate
     from noisyact_lab.experiments.caption import scores
     from noisyact_lab.experiments.caption.caption import SCORED
-    from noisyact_lab.experiments.translate import paired_bleu, plain_bleu
+    from noisyact_lab.experiments.translate import plain_bleu
+    from noisyact_lab.experiments.translate.task import TRANSLATIONS
     from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL
 
     allowed = ("caption", "caption-bias", *translate.NAMES)
@@ -53,7 +55,9 @@ def score(
             print(f"{run}: {', '.join(f'{name} {value:.2f}' for name, value in scored.values.items())}")
     for reason in filter(None, missing):
         print(f"noisyact: {reason}", file=sys.stderr)
-    paired = paired_bleu.paired_bleu(load_experiment(experiment), runs) if experiment in translate.NAMES else []
+    paired = []
+    if experiment in translate.NAMES:
+        paired = paired_bleu.paired_bleu(load_experiment(experiment), runs, TRANSLATIONS)
     if as_json:
         print_json({**found, **({"paired_bootstrap": [dataclasses.asdict(each) for each in paired]} if paired else {})})
     elif paired:

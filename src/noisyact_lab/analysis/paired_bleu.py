@@ -18,10 +18,10 @@ from noisyact_lab.analysis.statistics.differences import holm
 from noisyact_lab.data import moses
 from noisyact_lab.data.packed import LANGUAGES
 from noisyact_lab.engine.experiment import Comparison, Experiment
-from noisyact_lab.experiments.translate.task import TRANSLATIONS
-from noisyact_lab.experiments.translate.translator import RESAMPLES, check_sacrebleu
 
 __all__ = ["PairedBleu", "as_text", "paired_bleu"]
+
+_RESAMPLES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +47,18 @@ class PairedBleu:
     signature: str
 
 
-def paired_bleu(experiment: Experiment, runs: Sequence[Path]) -> list[PairedBleu]:
+def paired_bleu(experiment: Experiment, runs: Sequence[Path], title: str) -> list[PairedBleu]:
     """Make the experiment's comparisons within each seed, for the runs that have kept their translations.
 
     Args:
         experiment: an experiment of translation, whose family of comparisons is made.
         runs: folders of finished runs, `.../arm/seed-N`.
+        title: of the table, among a run's samples, of the sources, references and translations as Moses' words.
     """
     kept = sorted((run for run in runs if (run / "samples.json").exists()), key=_group)
     found = []
     for (_, seed), group in itertools.groupby(kept, key=_group):
-        texts = {run.parent.name: sampled(run, TRANSLATIONS, 3) for run in group}
+        texts = {run.parent.name: sampled(run, title, 3) for run in group}
         about = [each for each in experiment.family() if {each.arm, each.against} <= texts.keys() and not each.metric]
         found += _of_seed(seed, about, texts)
     return found
@@ -81,17 +82,17 @@ def _of_seed(seed: str, about: Sequence[Comparison], texts: Mapping[str, list[li
 
 def _test(baseline: Sequence[Sequence[str]], system: Sequence[Sequence[str]]) -> tuple[float, float, str]:
     """The difference of BLEU from the baseline, its p, and the signature."""
+    from sacrebleu import BLEU
     from sacrebleu.significance import PairedTest, Result
 
     references = [row[1] for row in baseline]
     if references != [row[1] for row in system]:
         raise ValueError("two runs of one seed have translated different sentences")
-    metric = check_sacrebleu().BLEU(force=True)
     systems: list[tuple[str, Sequence[str]]] = [
         (name, moses.detokenised((row[2].split(" ") for row in rows), LANGUAGES[1]))
         for name, rows in (("baseline", baseline), ("system", system))
     ]
-    signatures, scores = PairedTest(systems, {"BLEU": metric}, [references], "bs", RESAMPLES)()
+    signatures, scores = PairedTest(systems, {"BLEU": BLEU(force=True)}, [references], "bs", _RESAMPLES)()
     first, second = (result for result in scores["BLEU"] if isinstance(result, Result))
     # Of equal scores sacrebleu says p = 1 / 1001: no resampled difference of 0 is larger than 0.
     p = float(second.p_value or 0.0) if second.score != first.score else 1.0
