@@ -71,7 +71,7 @@ class Speeches(TextTask):
         graphed = device.type == "cuda"
         optimizer = torch.optim.Adam(model.parameters(), self.rate, capturable=graphed)
         super().__init__("europarl-word", settings, corpus, model, optimizer)
-        warmed_up_and_decayed(0, self.planned_updates, settings.warmup)
+        warmed_up_and_decayed(0, self.planned_updates, settings.warmup)  # an error now for a warm-up that is too long
         self.valid = columns(corpus.valid, settings.batch).to(device)
 
     def update(self, index: int) -> dict[str, float]:

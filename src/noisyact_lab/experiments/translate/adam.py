@@ -83,7 +83,7 @@ class TranslateWithAdam(Translating):
                 f"{self.name}: epochs={settings.epochs}: {updates} updates are fewer than the {settings.evaluations} "
                 "evaluations"
             )
-        warmed_up_and_decayed(0, updates, settings.warmup)
+        warmed_up_and_decayed(0, updates, settings.warmup)  # an error now for a warm-up that is too long
         # A tensor, which a CUDA graph reads anew at every update.
         self.rate = torch.tensor(settings.learning_rate, device=device)
         optimizer = torch.optim.Adam(model.parameters(), self.rate, capturable=device.type == "cuda")
