@@ -5,6 +5,9 @@ import torch
 from parallel_cases import packed_backwards  # noqa: F401
 from run_cases import stopped_ends_as_whole
 
+from noisyact.deferral import deferred_gradients
+from noisyact.noise import seeds_in_blocks
+from noisyact_lab.experiments.translate import task as task_module
 from noisyact_lab.experiments.translate.adam import TRANSLATE_ADAM, TRANSLATE_MULTI30K, TranslateWithAdam
 from noisyact_lab.experiments.translate.translate import TRANSLATE
 
@@ -65,6 +68,21 @@ def test_an_update_in_bfloat16_is_close_to_that_in_float32(arm, packed_alone):
     assert not torch.equal(*grown.values())
     assert torch.nn.functional.cosine_similarity(*grown.values(), dim=0) > 0.999
     assert float(grown[True].norm()) == pytest.approx(float(grown[False].norm()), rel=0.02)
+
+
+def test_deferred_gradients_in_bfloat16_are_those_of_autograd(packed_alone, monkeypatch):
+    """A GPU defers them; without a GPU the same context managers are entered here."""
+    grown = {}
+    for on in (False, True):
+        monkeypatch.setattr(task_module, "deferred_gradients", lambda _, on=on: deferred_gradients(on))
+        monkeypatch.setattr(task_module, "seeds_in_blocks", lambda _, on=on: seeds_in_blocks(on))
+        task = task_of(hidden=32)
+        torch.manual_seed(3)
+        task.update(0)
+        grown[on] = torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
+    assert not torch.equal(*grown.values())  # summed in another order
+    assert torch.nn.functional.cosine_similarity(*grown.values(), dim=0) > 0.999
+    assert float(grown[True].norm()) == pytest.approx(float(grown[False].norm()), rel=0.01)
 
 
 def test_learns_in_bfloat16(packed_alone):
