@@ -18,6 +18,11 @@ import torch
 from noisyact.ops.native import build as native_build
 
 ROOT = Path(__file__).parent.parent
+PRETRAINED = [
+    path
+    for path in (ROOT / "src" / "noisyact_lab" / "pretrained").glob("*")
+    if path.suffix in (".json", ".safetensors")
+]
 CODE = (
     "import noisyact as na, torch; assert 'unpacked' in na.__file__, na.__file__;"
     "print(na.noisify(torch.nn.Sequential(torch.nn.Tanh()))(torch.ones(3, 3)).shape, na.backend_info())"
@@ -83,13 +88,15 @@ def test_wheel_of_the_sdist(tmp_path):
         archive.extractall(tmp_path / "source", filter="data")
     (source,) = (tmp_path / "source").iterdir()
     wheel = build_wheel(tmp_path, source, CC=str(quick_compiler(tmp_path)))
-    assert wheel.stat().st_size < 3_000_000
+    assert wheel.stat().st_size < 3_000_000 + sum(path.stat().st_size for path in PRETRAINED)
     assert "-py3-none-" in wheel.name
     assert "any" not in wheel.name
     unpacked = unpack(wheel)
     assert {path.name for path in unpacked.glob("*/py.typed")} == {"py.typed"}
     assert len(list(unpacked.glob("*/py.typed"))) == 2
     assert len(list(unpacked.glob("noisyact/ops/native/libraries/*"))) == len(native_build.levels())
+    for path in PRETRAINED:
+        assert (unpacked / path.relative_to(ROOT / "src")).read_bytes() == path.read_bytes()
     code = CODE.replace("'unpacked' in", f"{str(tmp_path / 'empty')!r} in")
     command = [str(installed(wheel, tmp_path / "empty")), "-I", "-c", code]
     assert "compiled C kernels" in subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -17,7 +17,7 @@ noisyact.recurrent: calls routing backends noise arguments state execution funct
 noisyact: attention deferral conversion precompilation diagnostics integrations
 noisyact_lab: data models gpu
 noisyact_lab.engine: task experiment folder logging distributed job run parallel ray many_runs
-noisyact_lab: analysis tasks experiments report bench site cli __main__
+noisyact_lab: analysis tasks experiments pretrained report bench site cli __main__
 """
 """Every room, in the order of imports: a module imports only from its own room and from rooms before it."""
 ORDER = [

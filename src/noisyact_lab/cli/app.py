@@ -76,6 +76,7 @@ app.add_typer(reproduce.app)
 app.add_typer(trained.app)
 app.add_typer(score.app)
 app.add_typer(data.app, name="data")
+app.add_typer(trained.pretrained, name="pretrained")
 
 
 def _print_version(wanted: bool) -> None:

@@ -74,19 +74,19 @@ def data_fetch(
 
 @app.command("prepare")
 def data_prepare(
-    experiment: Annotated[str, typer.Argument(help="translate: the one whose text is tokenised before")],
+    experiment: Annotated[str, typer.Argument(help="translate, translate-adam or translate-multi30k")],
     preset: Preset = "short",
     settings: Set = None,
 ) -> None:
     """Tokenise and pack the text of an experiment, once; the packed file is all that a machine that trains needs."""
     from noisyact_lab.data.parallel import packed_path
-    from noisyact_lab.engine.experiment import UnknownName
+    from noisyact_lab.engine.experiment import UnknownName, load_experiment
+    from noisyact_lab.experiments import translate
     from noisyact_lab.experiments.translate.settings import corpus_of
-    from noisyact_lab.experiments.translate.translate import TRANSLATE
 
-    if experiment != TRANSLATE.name:
-        raise UnknownName("experiment", experiment, [TRANSLATE.name])
-    chosen = TRANSLATE.effective("reference", preset, changes_of(settings or []))
+    if experiment not in translate.NAMES:
+        raise UnknownName("experiment", experiment, translate.NAMES)
+    chosen = load_experiment(experiment).effective("reference", preset, changes_of(settings or []))
     packed = corpus_of(chosen, lambda text: print(text, file=sys.stderr))
     for part, counts in packed.about["counts"].items():
         print(f"{part}: {counts['pairs']:,} pairs; left out: {counts['empty']} empty, {counts['too_long']} too long")

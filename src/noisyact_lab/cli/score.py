@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from noisyact_lab.cli.options import RUNS, AsJson, print_json
+from noisyact_lab.cli.options import RUNS, AsJson, print_json, width
 
 __all__ = ["app"]
 
@@ -19,25 +20,31 @@ app = typer.Typer()
 
 @app.command("score")
 def score(
-    experiment: Annotated[str, typer.Argument(help="caption, caption-bias or translate")],
+    experiment: Annotated[str, typer.Argument(help="caption, caption-bias, or translate and its variations")],
     out: Annotated[Path, typer.Argument(help="the folder of a run, or one that has runs below it")] = RUNS,
     verified: Annotated[bool, typer.Option(help="the data must be what the results were made from")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text."""
-    if experiment not in ("caption", "caption-bias", "translate"):
-        raise ValueError(
-            f"experiment {experiment!r} has nothing to score; allowed are caption, caption-bias, translate"
-        )
+    """Add scores to the records of finished runs, with a signature: BLEU and METEOR of captions, BLEU of plain text.
+
+    Translations of two arms and one seed are also compared by paired bootstrap.
+    """
+    from noisyact_lab.analysis import paired_bleu
     from noisyact_lab.analysis.scoring import Scores, runs_in, scored_before
+    from noisyact_lab.engine.experiment import load_experiment
+    from noisyact_lab.experiments import translate
     from noisyact_lab.experiments.caption import scores
     from noisyact_lab.experiments.caption.caption import SCORED
     from noisyact_lab.experiments.translate import plain_bleu
+    from noisyact_lab.experiments.translate.task import TRANSLATIONS
     from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL
 
+    allowed = ("caption", "caption-bias", *translate.NAMES)
+    if experiment not in allowed:
+        raise ValueError(f"experiment {experiment!r} has nothing to score; allowed are {', '.join(allowed)}")
     runs, names = runs_in(out, experiment), (PLAIN, PLAIN_INTERVAL)
     add: Callable[[Path], Scores] = plain_bleu.add_scores
-    if experiment != "translate":
+    if experiment not in translate.NAMES:
         add, names = functools.partial(scores.add_scores, references=_references(verified)), SCORED
     found, missing = {}, {}
     for run in runs:
@@ -48,8 +55,13 @@ def score(
             print(f"{run}: {', '.join(f'{name} {value:.2f}' for name, value in scored.values.items())}")
     for reason in filter(None, missing):
         print(f"noisyact: {reason}", file=sys.stderr)
+    paired = []
+    if experiment in translate.NAMES:
+        paired = paired_bleu.paired_bleu(load_experiment(experiment), runs, TRANSLATIONS)
     if as_json:
-        print_json(found)
+        print_json({**found, **({"paired_bootstrap": [dataclasses.asdict(each) for each in paired]} if paired else {})})
+    elif paired:
+        print(f"\n{paired_bleu.as_text(paired, width())}")
 
 
 def _references(verified: bool) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from noisyact_lab.data.locate import Missing, cache, find, home, places
 from noisyact_lab.data.packed import LANGUAGES, PARTS, PackedCorpus, Pairs, Sentences, numbers_of
 from noisyact_lab.data.text import EOS, UNKNOWN, Vocabulary, lines
 
-__all__ = ["CORPORA", "check", "corpus", "pack", "packed_path", "pairs_of"]
+__all__ = ["CORPORA", "check", "corpus", "pack", "packed_path", "pairs_of", "text_path"]
 
 _SHARDS = 18
 _PIECE = 20_000
@@ -45,7 +45,7 @@ class _Layout:
 
 def _europarl(shards: int | None) -> list[tuple[str, str]]:
     published = ("europarl", "europarl-v7.fr-en")  # the complete corpus in one file for each language
-    if shards is None and _path(*published, LANGUAGES[0]) is not None:
+    if shards is None and text_path(*published, LANGUAGES[0]) is not None:
         return [published]
     if shards is not None and not 1 <= shards <= _SHARDS:
         raise ValueError(f"shards={shards}: must be 1 to {_SHARDS}, or none for all")
@@ -185,7 +185,8 @@ def _packed_there(path: Path) -> list[Path]:
     return [there for there in dict.fromkeys([home() / "packed" / path.name, path]) if there.exists()]
 
 
-def _path(data: str, stem: str, language: str) -> Path | None:
+def text_path(data: str, stem: str, language: str) -> Path | None:
+    """Return the path of a text of a data set, plain or compressed; None if it is missing."""
     candidates = (folder / f"{stem}.{language}{end}" for folder in places(data) for end in ("", ".gz", ".xz"))
     return next((path for path in candidates if path.is_file()), None)
 
@@ -196,7 +197,7 @@ def _paths(name: str, shards: int | None) -> dict[str, list[tuple[Path, Path]]]:
     found: dict[str, list[tuple[Path, Path]]] = {part: [] for part in PARTS}
     for part, files in zip(PARTS, (layout.train(shards), [layout.valid], [layout.test]), strict=True):
         for data, stem in files:
-            source, target = (_path(data, stem, language) for language in LANGUAGES)
+            source, target = (text_path(data, stem, language) for language in LANGUAGES)
             if source is None or target is None:
                 find(data)  # raises an error that says how to get the data
                 raise Missing(f"{stem}.{LANGUAGES[source is not None]} is not in {places(data)[0]}.")

@@ -55,6 +55,16 @@ class Units:
         """
         return self.space is None or unit in (self.space, self.end)
 
+    def apart(self, text: str) -> bool:
+        """Whether a space belongs between words and this text that follows them.
+
+        >>> [WORDS.apart(text) for text in ("a word", "\\nanother line", "")], CHARACTERS.apart("a")
+        ([True, False, False], False)
+        """
+        if self.space is not None or text.startswith("\n"):
+            return False
+        return self.text(["x", *self.of(text)[:1]]).startswith("x ")
+
 
 def _joined_words(units: Iterable[str]) -> str:
     return " ".join("\n" if unit == EOS else unit for unit in units).replace("\n ", "\n").replace(" \n", "\n")

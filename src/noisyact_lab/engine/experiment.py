@@ -24,6 +24,7 @@ PRESETS = ("smoke", "short", "paper")
 _PLACES = {
     "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
     "caption-bias": "noisyact_lab.experiments.caption.caption:CAPTION_BIAS",
+    "europarl-word": "noisyact_lab.experiments.europarl_word:EUROPARL_WORD",
     "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
     "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
     "mnist": "noisyact_lab.experiments.mnist:MNIST",
@@ -36,6 +37,8 @@ _PLACES = {
     "recall": "noisyact_lab.experiments.recall:RECALL",
     "recall-saturated": "noisyact_lab.experiments.recall:RECALL_SATURATED",
     "translate": "noisyact_lab.experiments.translate.translate:TRANSLATE",
+    "translate-adam": "noisyact_lab.experiments.translate.adam:TRANSLATE_ADAM",
+    "translate-multi30k": "noisyact_lab.experiments.translate.adam:TRANSLATE_MULTI30K",
 }
 
 

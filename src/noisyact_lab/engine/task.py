@@ -101,6 +101,8 @@ class Task(abc.ABC, Generic[M]):
     """The key in `memory` of the update at which a run ended early."""
     spreads: ClassVar[bool] = True
     """Whether a run can be spread over several devices by :meth:`spread`."""
+    tested: ClassVar[str] = "model"
+    """The name, in `modules`, of the model that is tested in the end and used afterwards."""
     _step: Callable[..., Any]
     """A function of tensors: all that an update does, in operations on static tensors."""
 
@@ -187,6 +189,14 @@ class Task(abc.ABC, Generic[M]):
     def samples(self) -> list[dict[str, Any]]:
         """Tables of text to keep of a finished run: dictionaries with a title, columns and rows."""
         return []
+
+    def signatures(self) -> dict[str, str]:
+        """How numbers of the result are computed, by their names, where a scorer has a signature for that."""
+        return {}
+
+    def vocabularies(self) -> dict[str, tuple[str, ...]]:
+        """The words whose numbers the model reads and predicts, by the name of what has them."""
+        return {}
 
     def pictures(self) -> dict[str, Any]:
         """Figures of matplotlib to keep of a finished run, by name."""

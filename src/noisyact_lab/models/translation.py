@@ -65,8 +65,8 @@ class Attention(nn.Module):
 
     def forward(self, h: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Queries, [batch, width, query], to weights, [batch, width, source], that are 0 where the padding is -inf."""
-        energies = additive_scores(keys, self.query(h), self.tanh, self.energy.weight)
-        return (energies + padding[:, None]).softmax(dim=2)
+        energies = additive_scores(keys, self.query(h).to(keys.dtype), self.tanh, self.energy.weight)
+        return (energies + padding[:, None]).softmax(dim=2).to(h.dtype)
 
 
 class Translation(nn.Module):
@@ -131,9 +131,12 @@ class Translation(nn.Module):
         """Words, [source, batch], and the lengths with the end counted, [batch]."""
         annotations = self.encoder(source, lengths).transpose(0, 1).contiguous()
         real = torch.arange(len(source), device=source.device) < lengths[:, None]
-        mean = torch.einsum("bs,bsa->ba", real / lengths[:, None], annotations)
-        padding = torch.where(real, 0.0, -torch.inf).to(annotations.dtype)
-        return Encoded(annotations, self.attention.keys(annotations), padding, self.first(mean))
+        shares = (real / lengths[:, None]).to(annotations.dtype)
+        mean = torch.einsum("bs,bsa->ba", shares, annotations)
+        # In a model of 16 bits the scores may be float32, which their kernels on a GPU are.
+        keys = self.attention.keys(annotations).to(self.attention.energy.weight.dtype)
+        padding = torch.where(real, 0.0, -torch.inf).to(keys.dtype)
+        return Encoded(annotations, keys, padding, self.first(mean))
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Given each target word's predecessors, logits of it, and where the decoder looked.

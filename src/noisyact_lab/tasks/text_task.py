@@ -93,9 +93,6 @@ class TextTask(Task[LanguageModel]):
         evaluate_every: the number of updates from one evaluation to the next; None for an epoch.
     """
 
-    tested = "model"
-    """The name of the module that is tested in the end, and from which text is drawn."""
-
     def __init__(
         self, name: str, settings: Any, corpus: Corpus, model: LanguageModel, optimizer: torch.optim.Optimizer,
         evaluate_every: int | None = None,
@@ -154,6 +151,10 @@ class TextTask(Task[LanguageModel]):
         model = self.modules[self.tested]
         assert isinstance(model, LanguageModel)
         return model
+
+    def vocabularies(self) -> dict[str, tuple[str, ...]]:
+        """The symbols of the text."""
+        return {"symbols": self.corpus.vocabulary.symbols}
 
     def samples(self) -> list[dict[str, Any]]:
         """Continuations of the first words of lines of the validation text, two of each."""

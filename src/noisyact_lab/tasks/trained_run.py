@@ -13,12 +13,12 @@ from noisyact_lab.engine.folder.files import read_json
 __all__ = ["of_this_version", "state_of_run"]
 
 
-def state_of_run(folder: Path, experiment: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def state_of_run(folder: Path, *experiments: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The config of a run and the state in a checkpoint.
 
     Args:
         folder: of the run, for its last whole checkpoint, or of one of its checkpoints.
-        experiment: whose run it must be.
+        experiments: one of those whose run it must be.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder")
@@ -27,8 +27,9 @@ def state_of_run(folder: Path, experiment: str) -> tuple[dict[str, Any], dict[st
     if not (run / "config.json").exists():
         raise ValueError(f"{folder}: neither the folder of a run, with config.json, nor a checkpoint in one")
     config = read_json(run / "config.json", dict)
-    if config.get("experiment") != experiment:
-        raise ValueError(f"{folder}: a run of {config.get('experiment')!r}, not of {experiment!r}")
+    if config.get("experiment") not in experiments:
+        wanted = " or ".join(map(repr, experiments))
+        raise ValueError(f"{folder}: a run of {config.get('experiment')!r}, not of {wanted}")
     paths = [folder] if named else checkpoint.paths(folder / "checkpoints")
     for _, state in checkpoint.whole(paths):
         return config, state

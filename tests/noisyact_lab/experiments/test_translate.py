@@ -13,7 +13,7 @@ from noisyact_lab.cli.app import app
 from noisyact_lab.data.packed import PackedCorpus
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
-from noisyact_lab.experiments.translate.from_run import translate_text
+from noisyact_lab.experiments.translate.text_translator import translate_text
 from noisyact_lab.experiments.translate.translate import TRANSLATE, Translate
 from noisyact_lab.experiments.translate.translator import attention_picture, bleu
 

@@ -16,7 +16,8 @@ from noisyact_lab.data.locate import Missing
 from noisyact_lab.engine.job import Job, folder_of
 from noisyact_lab.engine.run import run
 from noisyact_lab.experiments.translate import plain_bleu
-from noisyact_lab.experiments.translate.translate import TRANSLATE, TRANSLATIONS, Translate
+from noisyact_lab.experiments.translate.task import TRANSLATIONS
+from noisyact_lab.experiments.translate.translate import TRANSLATE, Translate
 from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL, Translator
 
 pytest.importorskip("sacrebleu")

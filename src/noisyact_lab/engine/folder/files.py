@@ -35,14 +35,17 @@ class Damaged(ValueError):
     Args:
         path: the file.
         why: what is wrong with it.
+        remedy: the way out.
     """
 
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} is damaged: {why}. Put the right file back, or do the run again with --force")
-        self.path, self.why = path, why
+    def __init__(
+        self, path: Path, why: str, remedy: str = "Put the right file back, or do the run again with --force"
+    ) -> None:
+        super().__init__(f"{path} is damaged: {why}. {remedy}")
+        self.path, self.why, self.remedy = path, why, remedy
 
     def __reduce__(self) -> tuple[Any, ...]:  # it is told to other processes
-        return type(self), (self.path, self.why)
+        return type(self), (self.path, self.why, self.remedy)
 
 
 def in_words(error: Exception) -> str:

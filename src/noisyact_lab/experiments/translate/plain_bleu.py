@@ -8,7 +8,7 @@ from pathlib import Path
 
 from noisyact_lab.analysis.scoring import Scores, put_scores, sampled
 from noisyact_lab.data import moses
-from noisyact_lab.experiments.translate.translate import TRANSLATIONS
+from noisyact_lab.experiments.translate.task import TRANSLATIONS
 from noisyact_lab.experiments.translate.translator import PLAIN, PLAIN_INTERVAL, plain_bleu
 
 __all__ = ["add_scores"]

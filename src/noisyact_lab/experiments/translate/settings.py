@@ -16,12 +16,12 @@ from noisyact_lab.gpu.adadelta import adadelta
 from noisyact_lab.models.translation import Translation
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 
-__all__ = ["Settings", "check_corpus", "corpus_of", "model_of", "optimizer_of"]
+__all__ = ["ModelSettings", "Settings", "check_corpus", "corpus_of", "model_of", "optimizer_of"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(NoiseSettings):
-    """The defaults are the preset `paper`."""
+class ModelSettings(NoiseSettings):
+    """The text and the model, whatever trains it; the defaults are the paper's."""
 
     corpus: str = "europarl"
     """europarl or multi30k."""
@@ -36,6 +36,17 @@ class Settings(NoiseSettings):
     orthogonal_scale: float = 0.01
     """Scale of the orthogonal matrices with which the recurrences and the attention's keys begin."""
     batch: int = 32
+    max_gradient_norm: float = 1.0
+    beam: int = 5
+    longest_translation: int = 200
+    tf32: bool = True
+    """On a GPU all products are TF32, as those of cuDNN's GRU are by default."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(ModelSettings):
+    """The defaults are the preset `paper`."""
+
     updates: int = 600_000
     """The most updates; patience may end a run before."""
     evaluate_every: int = 5000
@@ -45,26 +56,21 @@ class Settings(NoiseSettings):
     """adadelta, with a decay of 0.95 and an epsilon of 1e-6, or adam."""
     learning_rate: float = 1.0
     """1 for Adadelta."""
-    max_gradient_norm: float = 1.0
-    beam: int = 5
-    longest_translation: int = 200
-    tf32: bool = True
-    """On a GPU all products are TF32, as those of cuDNN's GRU are by default."""
 
 
-def corpus_of(settings: Settings, say: Any = None) -> PackedCorpus:
+def corpus_of(settings: ModelSettings, say: Any = None) -> PackedCorpus:
     """The corpus of a run."""
     return corpus(settings.corpus, settings.words, settings.longest, settings.shards, say)
 
 
-def check_corpus(settings: Settings) -> None:
+def check_corpus(settings: ModelSettings) -> None:
     """Raise if there is no such corpus here."""
     check(settings.corpus, settings.words, settings.longest, settings.shards)
 
 
-def model_of(settings: Settings, packed: PackedCorpus) -> Translation:
-    """The model with the functions of an arm, its weights not yet drawn."""
-    model = Translation(len(packed.source), len(packed.target), word_size=settings.word_size, hidden=settings.hidden)
+def model_of(settings: ModelSettings, source_words: int, target_words: int) -> Translation:
+    """The model with the functions of an arm for so many words, its weights not yet drawn."""
+    model = Translation(source_words, target_words, word_size=settings.word_size, hidden=settings.hidden)
     if settings.scheme is None and not settings.hard:
         return model
     arguments = settings.layer_arguments()
