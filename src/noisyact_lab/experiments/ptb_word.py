@@ -324,7 +324,7 @@ ESTIMATORS_WORD = Experiment(
     settings=WordGateSettings,
     presets={
         "smoke": PTB_WORD.presets["smoke"],
-        "short": {"tokens": 100_000, "vocabulary": 2_000, "hidden": 100, "epochs": 4, "first_epochs": 3},
+        "short": {"tokens": 100_000, "vocabulary": 1_000, "hidden": 100, "epochs": 4, "first_epochs": 3},
     },
     arms=gate_arms(0.15),
     metric="test_perplexity",
