@@ -24,9 +24,9 @@ PRESETS = ("smoke", "short", "paper")
 _PLACES = {
     "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
     "caption-bias": "noisyact_lab.experiments.caption.caption:CAPTION_BIAS",
-    "estimators-char": "noisyact_lab.experiments.ptb_char:ESTIMATORS_CHAR",
-    "estimators-unique": "noisyact_lab.experiments.unique:ESTIMATORS_UNIQUE",
-    "estimators-word": "noisyact_lab.experiments.ptb_word:ESTIMATORS_WORD",
+    "estimators-char": "noisyact_lab.experiments.estimators.char:ESTIMATORS_CHAR",
+    "estimators-unique": "noisyact_lab.experiments.estimators.unique:ESTIMATORS_UNIQUE",
+    "estimators-word": "noisyact_lab.experiments.estimators.word:ESTIMATORS_WORD",
     "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
     "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
     "mnist": "noisyact_lab.experiments.mnist:MNIST",

@@ -31,18 +31,12 @@ from noisyact_lab.data.text import CHARACTERS, penn_treebank
 from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.models.language_model import LanguageModel, mean_nll
 from noisyact_lab.tasks.best_weights import BestWeights
-from noisyact_lab.tasks.gate_arms import GateSettings, choice_by, gate_agreement, gate_arms, gate_comparisons
-from noisyact_lab.tasks.gate_task import GateTask
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import TextTask, columns
 
-__all__ = [
-    "ESTIMATORS_CHAR", "PTB_CHAR", "CharacterGateSettings", "CharacterGates", "Characters", "Settings", "Training",
-]  # fmt: skip
+__all__ = ["PTB_CHAR", "Characters", "Settings", "Training"]
 
 _BITS = 1 / math.log(2)
-_EXAMINED = 20
-"""Sequences of the validation text on which gates are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +64,13 @@ class Settings(Training, NoiseSettings):
     """The defaults are the preset `paper`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CharacterGateSettings(Training, GateSettings):
-    """The same for the experiment about ways to train hard gates."""
-
-
 class Characters(TextTask):
     """One run."""
 
     tested = "best"
     settings: Settings
 
-    def __init__(self, settings: Settings | CharacterGateSettings, seed: int, device: torch.device) -> None:
+    def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         corpus = penn_treebank(CHARACTERS, settings.verified)
         gru = na.NoisyGRU(
             settings.embedding, settings.hidden, **settings.layer_arguments(),
@@ -128,17 +117,6 @@ class Characters(TextTask):
         return mean_nll(self.final, self.test) * _BITS
 
 
-class CharacterGates(GateTask[LanguageModel], Characters):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """One run of the experiment about ways to train hard gates."""
-
-    settings: CharacterGateSettings  # pyright: ignore[reportIncompatibleVariableOverride]
-    test_metric = "test_bpc"
-
-    def examined(self) -> tuple[Tensor]:
-        """Some sequences of the validation text."""
-        return (self.valid[:, :_EXAMINED],)
-
-
 _SHORT = {
     "tokens": 1_000_000, "hidden": 128, "batch": 16, "epochs": 3, "evaluate_every": 78, "learning_rate": 5e-3,
 }  # fmt: skip
@@ -178,24 +156,4 @@ PTB_CHAR = Experiment(
         ),
     ),
     minutes={"smoke": 0.1, "short": 1.2, "paper": 70.0},
-)
-_MARGIN = 0.02
-"""Bits per character within which arms count as equal; the margin of PTB_CHAR too."""
-
-ESTIMATORS_CHAR = Experiment(
-    name="estimators-char",
-    title="Predict the next character of the Penn Treebank: ways to train hard gates",
-    reproduces="nothing in the paper; it compares the paper's noise with other estimators in the network of ptb-char",
-    settings=CharacterGateSettings,
-    presets={**PTB_CHAR.presets, "short": {**_SHORT, "tokens": 400_000, "epochs": 2, "evaluate_every": 62}},
-    arms=gate_arms(0.15),
-    metric="test_bpc",
-    unit="test bits per character",
-    agreement=gate_agreement("test bits per character", f"{_MARGIN:g} bits"),
-    start=CharacterGates,
-    data=("ptb",),
-    comparisons=gate_comparisons("rounded_test_bpc", _MARGIN),
-    choice=choice_by("valid_bpc"),
-    cost_of="hard",
-    minutes={"smoke": 0.1, "short": 1.0, "paper": 75.0},
 )

@@ -33,7 +33,6 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import noisyact as na
 from noisyact.ops import triton
@@ -41,18 +40,13 @@ from noisyact_lab.data.text import WORDS, penn_treebank
 from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared_with
 from noisyact_lab.gpu.tf32 import tf32_products
 from noisyact_lab.models.language_model import LanguageModel, mean_nll, perplexity
-from noisyact_lab.tasks.gate_arms import GateSettings, choice_by, gate_agreement, gate_arms, gate_comparisons
-from noisyact_lab.tasks.gate_task import GateTask
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import TextTask, columns
 
 __all__ = [
-    "ESTIMATORS_WORD", "PTB_WORD", "PTB_WORD_MEDIUM", "PTB_WORD_ZONEOUT", "MaskSettings", "MediumSettings", "Settings",
-    "Training", "WordGateSettings", "WordGates", "Words",
+    "PTB_WORD", "PTB_WORD_MEDIUM", "PTB_WORD_ZONEOUT", "MaskSettings", "MediumSettings", "Settings", "Training",
+    "Words",
 ]  # fmt: skip
-
-_EXAMINED = 200
-"""Rows of the validation text on which gates are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +83,6 @@ class Training:
 @dataclasses.dataclass(frozen=True)
 class Settings(Training, NoiseSettings):
     """The defaults are the preset `paper`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WordGateSettings(Training, GateSettings):
-    """The same for the experiment about ways to train hard gates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +129,7 @@ class Words(TextTask):
 
     settings: Settings
 
-    def __init__(self, settings: Settings | WordGateSettings, seed: int, device: torch.device) -> None:
+    def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
         corpus = penn_treebank(WORDS, settings.verified)
         if settings.vocabulary is not None:
             corpus = corpus.limited(settings.vocabulary)
@@ -187,17 +176,6 @@ class Words(TextTask):
     def test_score(self) -> float:
         """The test perplexity; the test text is read here and nowhere else."""
         return perplexity(mean_nll(self.final, self.corpus.test[:, None].to(self.device)))
-
-
-class WordGates(GateTask[LanguageModel], Words):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """One run of the experiment about ways to train hard gates."""
-
-    settings: WordGateSettings  # pyright: ignore[reportIncompatibleVariableOverride]
-    test_metric = "test_perplexity"
-
-    def examined(self) -> tuple[Tensor]:
-        """The first words of the columns of the validation text."""
-        return (self.valid[:_EXAMINED],)
 
 
 _ARMS = (
@@ -315,25 +293,4 @@ PTB_WORD_ZONEOUT = Experiment(
         *compared_with("nan", "nan-zoneout", "nan-recurrent-dropout"),
     ),
     minutes={"smoke": 0.1, "short": 2.5, "paper": 50.0},
-)
-
-ESTIMATORS_WORD = Experiment(
-    name="estimators-word",
-    title="Predict the next word of the Penn Treebank: ways to train hard gates",
-    reproduces="nothing in the paper; it compares the paper's noise with other estimators in the network of ptb-word",
-    settings=WordGateSettings,
-    presets={
-        "smoke": PTB_WORD.presets["smoke"],
-        "short": {"tokens": 100_000, "vocabulary": 1_000, "hidden": 100, "epochs": 4, "first_epochs": 3},
-    },
-    arms=gate_arms(0.15),
-    metric="test_perplexity",
-    unit="test perplexity",
-    agreement=gate_agreement("test perplexity", f"{_MARGIN:g} perplexity"),
-    start=WordGates,
-    data=("ptb",),
-    comparisons=gate_comparisons("rounded_test_perplexity", _MARGIN),
-    choice=choice_by("valid_perplexity"),
-    cost_of="hard",
-    minutes={"smoke": 0.1, "short": 1.0, "paper": 40.0},
 )

@@ -32,20 +32,16 @@ from noisyact_lab.engine.experiment import Arm, Comparison, Experiment, compared
 from noisyact_lab.engine.task import Task
 from noisyact_lab.models.embedding import Embedding
 from noisyact_lab.tasks.batches import RandomBatches
-from noisyact_lab.tasks.gate_arms import GateSettings, choice_by, gate_agreement, gate_arms, gate_comparisons
-from noisyact_lab.tasks.gate_task import GateTask
 from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
 from noisyact_lab.tasks.noise_settings import AnnealedNoise
 
 __all__ = [
-    "ESTIMATORS_UNIQUE", "UNIQUE", "UNIQUE_PLATEAU", "CountGateSettings", "CountGates", "Counter", "PlateauSettings",
-    "Settings", "Unique", "different", "sequences",
+    "UNIQUE", "UNIQUE_PLATEAU", "Counter", "PlateauSettings", "PlateauTraining", "Settings", "Training", "Unique",
+    "different", "sequences",
 ]  # fmt: skip
 
-_TEST, _VALIDATION = 20_160_301, 20_160_302
-"""The seeds of the sequences that are held out; training draws new ones at every update."""
-_EXAMINED = 200
-"""Validation sequences on which gates are looked at."""
+_TEST = 20_160_301
+"""The seed of the test sequences; training draws new ones at every update."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +90,6 @@ class PlateauSettings(PlateauTraining, AnnealedNoise):
     """The same model and optimiser as those of Settings, with small embeddings."""
 
 
-@dataclasses.dataclass(frozen=True)
-class CountGateSettings(PlateauTraining, GateSettings):
-    """Those for the experiment about ways to train hard gates. A run ends after its last update."""
-
-    end_at_error: float | None = None
-
-
 def sequences(count: int, length: int, values: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Sequences, [length, count], of integers below `values`, and how many different ones each has.
 
@@ -124,7 +113,7 @@ def different(x: Tensor, values: int) -> Tensor:
 class Counter(nn.Module):
     """Embedding, LSTM, mean over time, ReLU network."""
 
-    def __init__(self, settings: Settings | PlateauSettings | CountGateSettings) -> None:
+    def __init__(self, settings: Settings | PlateauSettings) -> None:
         super().__init__()
         self.embedding = Embedding(settings.values, settings.embedding)
         with torch.no_grad():
@@ -146,9 +135,7 @@ class Unique(Task[Counter]):
     watched = "test_error"
     """The name of what an evaluation measures."""
 
-    def __init__(
-        self, settings: Settings | PlateauSettings | CountGateSettings, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, settings: Settings | PlateauSettings, seed: int, device: torch.device) -> None:
         model, on_gpu = Counter(settings).to(device), device.type == "cuda"
         adam = torch.optim.Adam(
             model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
@@ -235,40 +222,6 @@ class Unique(Task[Counter]):
             **at_budget_shares(evaluations, self.watched, budget),
             "updates_to_1%": updates, "updates_needed": min(updates, float(budget)),
         }  # fmt: skip
-
-
-class CountGates(GateTask[Counter], Unique):
-    """One run of the experiment about ways to train hard gates. Its evaluations are on validation sequences."""
-
-    settings: CountGateSettings  # pyright: ignore[reportIncompatibleVariableOverride]
-    watched = "valid_error"
-    test_metric = "test_error"
-
-    def __init__(self, settings: CountGateSettings, seed: int, device: torch.device) -> None:
-        super().__init__(settings, seed, device)
-        self.held_out = self.sequences_of(_VALIDATION)
-
-    def scale(self) -> dict[str, float]:
-        """The scale of the gates where it is annealed."""
-        return {} if self.scheduler is None else {"scale": self.scheduler.value}
-
-    @property
-    def final(self) -> Counter:
-        """The model after the last update."""
-        return self.model
-
-    def summary(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
-        """Also the mean validation error of all evaluations: the lower, the sooner the task was solved."""
-        mean = sum(line[self.watched] for line in evaluations) / len(evaluations)
-        return {**super().summary(evaluations), "mean_valid_error": mean}
-
-    def test_score(self) -> float:
-        """The error on the test sequences."""
-        return self.error_of(self.test_x, self.test_unique)
-
-    def examined(self) -> tuple[Tensor]:
-        """Some of the validation sequences."""
-        return (self.held_out[0][:, :_EXAMINED],)
 
 
 _NOISY = {"scheme": "nan"}
@@ -368,21 +321,3 @@ UNIQUE_PLATEAU = Experiment(
     ),
     minutes={"smoke": 0.05, "short": 4.0, "paper": 12.0},
 )  # fmt: skip
-
-ESTIMATORS_UNIQUE = Experiment(
-    name="estimators-unique",
-    title="Count the different integers of a sequence from small embeddings: ways to train hard gates",
-    reproduces="nothing in the paper; it compares the paper's noise with other estimators in the network of "
-    "unique-plateau",
-    settings=CountGateSettings,
-    presets={**UNIQUE_PLATEAU.presets, "short": {"updates": 8000, "evaluate_every": 400, "test_sequences": 2000}},
-    arms=gate_arms(0.5),
-    metric="test_error",
-    unit="% test error after the last update",
-    agreement=gate_agreement("number of updates to 1% validation error, by log-rank,", "1 point of the test error"),
-    start=CountGates,
-    comparisons=gate_comparisons("rounded_test_error", 1.0, times="updates_to_1%"),
-    choice=choice_by("mean_valid_error"),
-    cost_of="hard",
-    minutes={"smoke": 0.05, "short": 1.5, "paper": 15.0},
-)

@@ -14,7 +14,7 @@ from noisyact.conversion.inventory import unchanged
 from noisyact.diagnostics.trace import trace
 from noisyact.pairs import HARD_SIGMOID
 from noisyact_lab.engine.task import M, Task
-from noisyact_lab.tasks.gate_arms import GateSettings
+from noisyact_lab.experiments.estimators.arms import GateSettings
 
 __all__ = ["GateTask", "gate_shares", "rounded_gates"]
 
