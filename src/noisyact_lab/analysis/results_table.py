@@ -22,7 +22,7 @@ from noisyact_lab.analysis.noise_records import HARDLY, Units, lines_of_noise, m
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, mean_interval, missing, pooled_deviation
 from noisyact_lab.analysis.throughput import Throughput, throughput_of
 from noisyact_lab.analysis.update_costs import add_costs
-from noisyact_lab.engine.choice import chosen
+from noisyact_lab.engine.choice import chosen, values_tried
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
@@ -159,8 +159,14 @@ def _chosen(
         return {}
     found = {arm: {choice.setting: values[arm]} for arm in arms if arm in values}
     if found:
+        tried = values_tried(experiment, preset)
         which = ", ".join(f"{arm} {value[choice.setting]:g}" for arm, value in found.items())
-        notes.append(f"{choice.setting} chosen by the lowest {choice.metric} of seed {choice.seed}: {which}")
+        notes.append(
+            f"{choice.setting} chosen from {', '.join(f'{value:g}' for value in tried)} by the lowest {choice.metric} "
+            f"of seed {choice.seed}: {which}"
+        )
+        if ends := [arm for arm, value in found.items() if value[choice.setting] in (tried[0], tried[-1])]:
+            notes.append(f"{choice.setting} is the smallest or largest that was tried of {', '.join(ends)}")
     return found
 
 

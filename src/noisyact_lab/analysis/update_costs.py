@@ -49,9 +49,8 @@ def add_costs(folder: Path, rows: Sequence[Row], against: str, notes: list[str])
             row.numbers[COST] = Estimate(tuple(ratios.values()), tuple(ratios))
     if any(found.values()):
         notes.append(
-            f"{COST} is the time of an update relative to {against} with the same seed, from the times of the "
-            "evaluations, which are included. Runs side by side share a device and slow each other down, so it is a "
-            "rough number; benchmarks measure speed"
+            f"{COST} is the time of an update, with its share of the evaluations, relative to {against} with the same "
+            "seed. Runs that share a device slow each other down, so this is a rough number"
         )
 
 

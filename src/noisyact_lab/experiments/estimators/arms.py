@@ -8,9 +8,10 @@ NAN has no arm for its mean. The noise is symmetric, and the gates are not clipp
 
 Noise that is annealed starts at 60 times the scale of the arm with constant noise, which is the paper's 30 to 0.5. It
 falls geometrically and arrives at that scale after half of the updates. The paper's own schedule would need 719,800
-updates. The slope of slope annealing rises linearly from 1 to 5, the factor of Chung, Ahn and Bengio (2016), also over
-half of the updates. As they do, the arm rounds its gates in training. `straight-through-binary` rounds in training too.
-The other arms have the settings of the papers named in :mod:`noisyact.estimators`.
+updates. The slope of slope annealing rises linearly from 1, that of the hard gates, to 5, over half of the updates too.
+Chung, Ahn and Bengio (2016) have the same factor, and a hard sigmoid that is twice as steep. As they do, the arm rounds
+its gates in training. `straight-through-binary` rounds in training too. The other arms have the settings of the papers
+named in :mod:`noisyact.estimators`.
 """
 
 from __future__ import annotations
