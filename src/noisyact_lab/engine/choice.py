@@ -74,9 +74,11 @@ def choose(
     choice, path = _choice_of(experiment), out / experiment.name / preset / CHOICE
     values = [getattr(job.settings, choice.setting) for job in next(iter(jobs.values()))]
     rule = {"setting": choice.setting, "metric": choice.metric, "seed": choice.seed, "values": values}
-    before = {} if force or not path.exists() else _read(path)
+    before = _read(path) if path.exists() else {}
     if before and {name: before[name] for name in rule} != rule:
-        raise ValueError(f"{path} has another choice: not {rule}; use --force to choose again, or another --out")
+        if not force:
+            raise ValueError(f"{path} has another choice: not {rule}; use --force to choose again, or another --out")
+        before = {}
     found = {}
     for arm, of_arm in jobs.items():
         records = [finished(job.folder, job.config()) for job in of_arm]

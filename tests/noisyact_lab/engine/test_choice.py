@@ -94,7 +94,7 @@ def test_arms_that_were_chosen_before_are_kept(tmp_path):
     jobs = jobs_of(tmp_path, "hard", "leak")
     for arm, scores in (("hard", [4.0, 3.0, 2.0, 1.0]), ("leak", [1.0, 2.0, 3.0, 4.0])):
         put(jobs[arm], scores)
-        choice.choose(UNIQUE, {arm: jobs[arm]}, "smoke", tmp_path)
+        choice.choose(UNIQUE, {arm: jobs[arm]}, "smoke", tmp_path, force=True)
     assert choice.chosen(UNIQUE, tmp_path, "smoke") == {"hard": 4e-3, "leak": 5e-4}
 
 
