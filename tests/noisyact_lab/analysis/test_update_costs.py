@@ -17,7 +17,7 @@ HERE = {"device": "a CPU", "threads": 1, "torch": "2.13", "commit": "abc"}
 
 
 def put(root, arm, seed, seconds, status="finished", at=None, **signature):
-    """A run with evaluations at updates 10, 20 and 30, and 100 seconds of starting; on its own unless `at` says when."""
+    """A run with evaluations at updates 10, 20 and 30 and 100 seconds of starting; on its own unless `at` says when."""
     folder = root / "results" / "estimators-word" / "smoke" / arm / f"seed-{seed}"
     settings = dataclasses.asdict(WORD.effective(arm, "smoke"))
     score = {"test_perplexity": 100.0 + seed, "rounded_test_perplexity": 104.0 + seed, "rounding_gap": 4.0}
