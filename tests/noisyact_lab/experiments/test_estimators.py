@@ -52,8 +52,9 @@ def test_every_arm_runs_and_is_measured(name, treebank, tmp_path, monkeypatch):
         assert all(0 <= result[share] <= 100 for share in ("exact_gates", "dead_units"))
         units = read_lines(job.folder / "noise.jsonl")[-1]["units"]
         assert all("at_limits" in unit for unit in units.values())
-    for arm in BINARY:  # rounded in training, so nothing is left to round
-        assert (found[arm]["rounding_gap"], found[arm]["exact_gates"]) == (0, 100)
+    for arm in BINARY:  # rounded in training; only gates within a rounding error of the middle can change
+        assert found[arm]["exact_gates"] == 100
+        assert abs(found[arm]["rounding_gap"]) < 1e-2 * found[arm][score]
     for arm in ("reference", "gumbel"):  # soft when they are tested
         assert found[arm]["exact_gates"] < 1
     if name == "estimators-word":
