@@ -40,7 +40,7 @@ def gate_shares(model: nn.Module, *arguments: Any) -> dict[str, float]:
       gates too. The derivative of the hard sigmoid is 0 there: hard gates that are trained as they are get no gradient
       through a dead unit, and the unit is a constant. The other ways to train may still pass one.
 
-    >>> gru = na.NoisyGRU(2, 3)
+    >>> gru = na.NoisyGRU(2, 3, noise=None)
     >>> for bias in (gru.bias_ih_l0, gru.bias_hh_l0):
     ...     _ = torch.nn.init.constant_(bias, 5.0)
     >>> gate_shares(gru, torch.zeros(4, 1, 2))
