@@ -21,6 +21,8 @@ from noisyact_lab.analysis.estimates import Estimate, Row, short
 from noisyact_lab.analysis.noise_records import HARDLY, Units, lines_of_noise, mean_of_last, said_of_last
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, mean_interval, missing, pooled_deviation
 from noisyact_lab.analysis.throughput import Throughput, throughput_of
+from noisyact_lab.analysis.update_costs import add_costs
+from noisyact_lab.engine.choice import chosen, values_tried
 from noisyact_lab.engine.experiment import Arm, Experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
@@ -123,18 +125,49 @@ def _apart(below: Estimate, above: Estimate) -> bool:
 
 def table_of(experiment: Experiment, out: Path, preset: str, arms: Sequence[str] | None = None) -> Table:
     """The table of what is recorded under `out`; all arms, also those without a run, unless some are named."""
-    chosen = experiment.arms if arms is None else [experiment.arm(name) for name in arms]
+    shown = experiment.arms if arms is None else [experiment.arm(name) for name in arms]
     notes: list[str] = []
+    values = _chosen(experiment, out, preset, [arm.name for arm in shown], notes)
     rows = [
-        _row(arm, experiment.effective(arm.name, preset), out / experiment.name / preset / arm.name, notes)
-        for arm in chosen
-    ]
+        _row(
+            arm, experiment.effective(arm.name, preset, values.get(arm.name)),
+            out / experiment.name / preset / arm.name, notes,
+        )
+        for arm in shown
+    ]  # fmt: skip
+    if experiment.cost_of:
+        add_costs(out / experiment.name / preset, rows, experiment.cost_of, notes)
     metric = _compare_on_the_way(experiment, out / experiment.name / preset, rows, notes)
     _pool(rows, notes)
     _say_of_noise(rows, notes)
-    folders = (path for arm in chosen for path in (out / experiment.name / preset / arm.name).glob("seed-*"))
+    folders = (path for arm in shown for path in (out / experiment.name / preset / arm.name).glob("seed-*"))
     compared = compare(experiment.family(), rows, metric)
     return Table(experiment, preset, tuple(rows), tuple(notes), metric, throughput_of(folders), compared)
+
+
+def _chosen(
+    experiment: Experiment, out: Path, preset: str, arms: Sequence[str], notes: list[str]
+) -> dict[str, dict[str, float]]:
+    """The setting that was chosen for each of these arms before its runs, and a note that has them."""
+    choice = experiment.choice
+    if choice is None:
+        return {}
+    try:
+        values = chosen(experiment, out, preset)
+    except (OSError, ValueError) as error:
+        notes.append(f"the choice of {choice.setting} cannot be read: {error}")
+        return {}
+    found = {arm: {choice.setting: values[arm]} for arm in arms if arm in values}
+    if found:
+        tried = values_tried(experiment, preset)
+        which = ", ".join(f"{arm} {value[choice.setting]:g}" for arm, value in found.items())
+        notes.append(
+            f"{choice.setting} chosen from {', '.join(f'{value:g}' for value in tried)} by the lowest {choice.metric} "
+            f"of seed {choice.seed}: {which}"
+        )
+        if ends := [arm for arm, value in found.items() if value[choice.setting] in (tried[0], tried[-1])]:
+            notes.append(f"{choice.setting} is the smallest or largest that was tried of {', '.join(ends)}")
+    return found
 
 
 def sweep_table_of(experiment: Experiment, arm: str, preset: str, points: Sequence[tuple[str, Path]]) -> Table:

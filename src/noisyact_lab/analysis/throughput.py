@@ -9,7 +9,7 @@ from typing import Any
 
 from noisyact_lab.engine.folder.files import is_finite, read_json, read_lines
 
-__all__ = ["Throughput", "busy", "throughput_of"]
+__all__ = ["Span", "Throughput", "busy", "spans_of", "throughput_of"]
 
 Span = tuple[float, float]
 """Start and end of a period, in seconds."""
@@ -63,7 +63,7 @@ def throughput_of(folders: Iterable[Path]) -> tuple[Throughput, ...]:
                 continue
             if not all(is_finite(line[key]) for line in timing for key in ("at", "seconds")):
                 continue
-            device, at_work = str(name) if count == 1 else f"{count} x {name}", _spans(timing)
+            device, at_work = str(name) if count == 1 else f"{count} x {name}", spans_of(timing)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # the results table has a note on files that cannot be read
         spans.setdefault(device, []).extend(at_work)
@@ -88,10 +88,10 @@ def busy(spans: Sequence[Span]) -> float:
     return total
 
 
-def _spans(timing: Sequence[dict[str, float]]) -> list[Span]:
+def spans_of(timing: Sequence[dict[str, float]]) -> list[Span]:
     """Return the periods in which a run was active: each ends at a line's time `at` and excludes interruptions.
 
-    >>> _spans([{"seconds": 5.0, "at": 105.0}, {"seconds": 7.0, "at": 300.0}])
+    >>> spans_of([{"seconds": 5.0, "at": 105.0}, {"seconds": 7.0, "at": 300.0}])
     [(100.0, 105.0), (298.0, 300.0)]
     """
     before, spans = 0.0, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,7 @@ Jobs = Annotated[
     ),
 ]
 Seeds = Annotated[int, typer.Option(help="runs of each arm, with seeds 0, 1, ...")]
+Names = Annotated[list[str] | None, typer.Argument(help="default: all; see: noisyact list. `estimators` is a group")]
 Engine = Annotated[str, typer.Option(help="where the runs are done: local, or ray for a Ray cluster")]
 Address = Annotated[
     str | None,
@@ -42,7 +43,7 @@ Address = Annotated[
 
 @app.command("reproduce", epilog=EXIT_CODES)
 def reproduce(
-    experiments: Annotated[list[str] | None, typer.Argument(help="default: all; see: noisyact list")] = None,
+    experiments: Names = None,
     preset: Preset = "short",
     seeds: Seeds = 5,
     arms: Annotated[str | None, typer.Option(help="only these, with commas between")] = None,
@@ -56,24 +57,47 @@ def reproduce(
     log: Log = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do all arms and seeds of experiments, several at once, and print each one's table beside the paper's numbers."""
+    """Do all arms and seeds of experiments, several at once, and print each one's table beside the paper's numbers.
+
+    Some experiments choose a setting for each arm on validation data first, with runs of another seed.
+    """
     from noisyact_lab.analysis.results_table import table_of
-    from noisyact_lab.engine.experiment import experiment_names, load_experiment
+    from noisyact_lab.engine.choice import check_choice, choice_jobs, choose
+    from noisyact_lab.engine.experiment import experiment_names, load_experiment, names_in
     from noisyact_lab.engine.job import Job
 
     check_at_least(1, seeds=seeds, jobs=jobs)
-    chosen = [load_experiment(name) for name in dict.fromkeys(experiments or experiment_names())]
+    chosen = [load_experiment(name) for name in names_in(experiments or experiment_names())]
     skipped = {} if experiments or engine != "local" else _without_data(chosen, preset)
     chosen = [e for e in chosen if e.name not in skipped]
     only = None if arms is None else list(dict.fromkeys(arms.split(",")))
-    changes = changes_of(settings or [])
-    todo = [
-        Job(e.name, arm, preset, seed, out, device, changes, force, tuple(log or ()))
-        for e in chosen
-        for arm in (only or [arm.name for arm in e.arms])
-        for seed in range(seeds)
-    ]
-    outcomes = _run_all(todo, jobs, engine, address)
+    changes, loggers = changes_of(settings or []), tuple(log or ())
+
+    def jobs_with(values: dict[str, dict[str, float]]) -> list[Job]:
+        """All runs, with the values that were chosen, by experiment and arm."""
+        return [
+            Job(e.name, arm, preset, seed, out, device, _with_choice(e, arm, changes, values), force, loggers)
+            for e in chosen
+            for arm in only or [arm.name for arm in e.arms]
+            for seed in range(seeds)
+        ]
+
+    choosing = {}
+    for e in chosen:
+        if e.choice is not None:
+            check_choice(e, seeds, changes)
+            tried = only or [arm.name for arm in e.arms]
+            choosing[e.name] = choice_jobs(e, tried, preset, out, device, changes, force, loggers)
+    values = {}
+    if choosing:
+        for job in jobs_with({}):  # before hours of choosing
+            job.check(elsewhere=engine != "local")
+        first = _run_all([job for by_arm in choosing.values() for each in by_arm.values() for job in each],
+                         jobs, engine, address)  # fmt: skip
+        if any(outcome.record is None for outcome in first):
+            _print([], first, as_json, skipped)
+        values = {e.name: choose(e, choosing[e.name], preset, out, force) for e in chosen if e.name in choosing}
+    outcomes = _run_all(jobs_with(values), jobs, engine, address)
     _print([table_of(e, out, preset, only) for e in chosen], outcomes, as_json, skipped)
 
 
@@ -114,6 +138,15 @@ def sweep(
     ]
     outcomes = _run_all(todo, jobs, engine, address)
     _print([sweep_table_of(chosen, arm, preset, list(folders.items()))], outcomes, as_json)
+
+
+def _with_choice(
+    experiment: Experiment, arm: str, changes: dict[str, str], values: dict[str, dict[str, float]]
+) -> dict[str, Any]:
+    """The changes of an arm's settings, with the value that was chosen for it."""
+    if experiment.choice is None or experiment.name not in values:
+        return changes
+    return {**changes, experiment.choice.setting: values[experiment.name][arm]}
 
 
 def _combinations(flags: Sequence[str]) -> list[dict[str, str]]:

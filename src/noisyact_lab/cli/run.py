@@ -96,7 +96,9 @@ def name_of(job: Job) -> str:
 def ending(job: Job, record: dict[str, Any]) -> str:
     """How a run ended, in a few words."""
     metric, status = job.definition.metric, record["status"]
-    return status if status == "diverged" else f"{status}, {metric} {_number(record['result'].get(metric))}"
+    if status == "diverged" or metric not in record["result"]:  # a run that chooses a setting has no test score
+        return status
+    return f"{status}, {metric} {_number(record['result'][metric])}"
 
 
 def _number(value: float | None) -> str:

@@ -15,8 +15,8 @@ from noisyact_lab.data import locate
 from noisyact_lab.engine.task import Task
 
 __all__ = [
-    "Arm", "Comparison", "Experiment", "UnknownName", "check_at_least", "compared_with", "experiment_names",
-    "load_experiment",
+    "Arm", "Choice", "Comparison", "Experiment", "UnknownName", "check_at_least", "compared_with", "experiment_names",
+    "load_experiment", "names_in",
 ]  # fmt: skip
 
 PRESETS = ("smoke", "short", "paper")
@@ -24,6 +24,9 @@ PRESETS = ("smoke", "short", "paper")
 _PLACES = {
     "caption": "noisyact_lab.experiments.caption.caption:CAPTION",
     "caption-bias": "noisyact_lab.experiments.caption.caption:CAPTION_BIAS",
+    "estimators-char": "noisyact_lab.experiments.estimators.char:ESTIMATORS_CHAR",
+    "estimators-unique": "noisyact_lab.experiments.estimators.unique:ESTIMATORS_UNIQUE",
+    "estimators-word": "noisyact_lab.experiments.estimators.word:ESTIMATORS_WORD",
     "europarl-word": "noisyact_lab.experiments.europarl_word:EUROPARL_WORD",
     "execute": "noisyact_lab.experiments.execute.execute:EXECUTE",
     "mixture": "noisyact_lab.experiments.mixture.mixture:MIXTURE",
@@ -40,8 +43,8 @@ _PLACES = {
     "translate-adam": "noisyact_lab.experiments.translate.adam:TRANSLATE_ADAM",
     "translate-multi30k": "noisyact_lab.experiments.translate.adam:TRANSLATE_MULTI30K",
 }
-
-
+_GROUPS = {"estimators": ("estimators-word", "estimators-char", "estimators-unique")}
+"""Names for several experiments."""
 _SCHEMES = ("nan", "nah", "nani", "nanil", "nanis")
 
 
@@ -115,6 +118,27 @@ def compared_with(against: str, *arms: str) -> tuple[Comparison, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Choice:
+    """A setting that is chosen for each arm before its runs, on validation data and with a seed of its own.
+
+    :mod:`noisyact_lab.engine.choice` makes the choice.
+
+    Args:
+        setting: its name.
+        factors: the values that are tried, as multiples of the preset's. They are the same for every arm.
+        metric: the number of a result that is to be low; of validation.
+        changes: other settings of the runs that choose.
+        seed: of these runs. No other run may have it.
+    """
+
+    setting: str
+    factors: tuple[float, ...]
+    metric: str
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 1000
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """An experiment.
 
@@ -144,6 +168,8 @@ class Experiment:
             its last value.
         comparisons: those that its table tests, stated before any run that they are to judge; None for the default of
             :meth:`family`.
+        choice: a setting that `noisyact reproduce` chooses for each arm; None if all are given.
+        cost_of: an arm; the table has the time of an update relative to that of this arm, if one is named.
     """
 
     name: str
@@ -165,6 +191,8 @@ class Experiment:
     effects_metric: str = ""
     ending_metric: str = ""
     comparisons: tuple[Comparison, ...] | None = None
+    choice: Choice | None = None
+    cost_of: str = ""
 
     def family(self) -> tuple[Comparison, ...]:
         """The comparisons that a table of this experiment makes: p-values are corrected for all of them together.
@@ -226,6 +254,15 @@ class Experiment:
 def experiment_names() -> list[str]:
     """The names of all experiments."""
     return list(_PLACES)
+
+
+def names_in(names: Iterable[str]) -> list[str]:
+    """The names of experiments, with those of its members in the place of a group; none twice.
+
+    >>> names_in(["unique", "estimators", "estimators-word"])
+    ['unique', 'estimators-word', 'estimators-char', 'estimators-unique']
+    """
+    return list(dict.fromkeys(each for name in names for each in _GROUPS.get(name, (name,))))
 
 
 def load_experiment(name: str) -> Experiment:

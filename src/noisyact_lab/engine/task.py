@@ -15,7 +15,7 @@ from noisyact_lab.gpu.cuda_graph import captured
 
 __all__ = ["SINGLE_PROCESS", "ProcessGroup", "Task"]
 
-_NOISE = ("saturated", "sigma", "drawn", "p")
+_NOISE = ("saturated", "sigma", "drawn", "p", "at_limits")
 
 _T = TypeVar("_T")
 M = TypeVar("M", bound=nn.Module)
@@ -166,7 +166,8 @@ class Task(abc.ABC, Generic[M]):
         - `saturated`: the share of saturated activations;
         - `sigma`: the mean standard deviation of the noise;
         - `drawn`: the share of activations whose sigma is above 0, for functions with noise;
-        - `p`: the mean |p|, for functions that learn it.
+        - `p`: the mean |p|, for functions that learn it;
+        - `at_limits`: the share of values that are exactly a limit of the function, such as 0 or 1.
 
         They are measured on one small batch with noise and dropout as in training, outside of CUDA graphs. The model
         and the random generators are left as they were, so a run's numbers are the same with and without it.

@@ -34,14 +34,14 @@ from noisyact_lab.tasks.best_weights import BestWeights
 from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import TextTask, columns
 
-__all__ = ["PTB_CHAR", "Characters", "Settings"]
+__all__ = ["PTB_CHAR", "Characters", "Settings", "Training"]
 
 _BITS = 1 / math.log(2)
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(NoiseSettings):
-    """The defaults are the preset `paper`."""
+class Training:
+    """The settings that have no part in the functions of the GRU. The defaults are the preset `paper`."""
 
     embedding: int = 64
     hidden: int = 512
@@ -57,6 +57,11 @@ class Settings(NoiseSettings):
     """Characters of the training text that are read, from its start; all if none."""
     verified: bool = True
     """The files must be the Treebank's own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Training, NoiseSettings):
+    """The defaults are the preset `paper`."""
 
 
 class Characters(TextTask):
@@ -95,13 +100,21 @@ class Characters(TextTask):
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The lowest validation bits, the test bits there, and training bits early and at the end."""
+        summary = self.summary(evaluations)
+        return {"valid_bpc": summary.pop("valid_bpc"), "test_bpc": self.test_score(), **summary}
+
+    def summary(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
+        """Bits of validation and training."""
         best = min(evaluations, key=lambda line: line["valid_bpc"])
         early = evaluations[len(evaluations) // 10]
         return {
-            "valid_bpc": best["valid_bpc"], "test_bpc": mean_nll(self.final, self.test) * _BITS,
-            "best_update": float(best["update"]), "train_bpc": evaluations[-1]["train_bpc"],
-            "train_bpc_at_10%": early["train_bpc"],
+            "valid_bpc": best["valid_bpc"], "best_update": float(best["update"]),
+            "train_bpc": evaluations[-1]["train_bpc"], "train_bpc_at_10%": early["train_bpc"],
         }  # fmt: skip
+
+    def test_score(self) -> float:
+        """The test bits of the weights that were best in validation."""
+        return mean_nll(self.final, self.test) * _BITS
 
 
 _SHORT = {

@@ -44,13 +44,14 @@ from noisyact_lab.tasks.noise_settings import NoiseSettings
 from noisyact_lab.tasks.text_task import TextTask, columns
 
 __all__ = [
-    "PTB_WORD", "PTB_WORD_MEDIUM", "PTB_WORD_ZONEOUT", "MaskSettings", "MediumSettings", "Settings", "Words",
+    "PTB_WORD", "PTB_WORD_MEDIUM", "PTB_WORD_ZONEOUT", "MaskSettings", "MediumSettings", "Settings", "Training",
+    "Words",
 ]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(NoiseSettings):
-    """The defaults are the preset `paper`."""
+class Training:
+    """The settings that have no part in the functions of the LSTM. The defaults are the preset `paper`."""
 
     hidden: int = 200
     layers: int = 2
@@ -77,6 +78,11 @@ class Settings(NoiseSettings):
     """The files must be the Treebank's own."""
     learn_p: bool = True
     """p is learned; otherwise it stays as it was drawn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Training, NoiseSettings):
+    """The defaults are the preset `paper`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,14 +161,21 @@ class Words(TextTask):
         return {"train_perplexity": perplexity(self.mean_loss(index)), "valid_perplexity": perplexity(valid)}
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
-        """Perplexities of the last weights; the test text is read here and nowhere else."""
-        test = mean_nll(self.final, self.corpus.test[:, None].to(self.device))
+        """Perplexities of the last weights."""
+        return {"test_perplexity": self.test_score(), **self.summary(evaluations)}
+
+    def summary(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
+        """Perplexities of training and validation."""
         last = evaluations[-1]
         return {
-            "test_perplexity": perplexity(test), "valid_perplexity": last["valid_perplexity"],
+            "valid_perplexity": last["valid_perplexity"],
             "lowest_valid_perplexity": min(line["valid_perplexity"] for line in evaluations),
             "train_perplexity": last["train_perplexity"],
-        }  # fmt: skip
+        }
+
+    def test_score(self) -> float:
+        """The test perplexity; the test text is read here and nowhere else."""
+        return perplexity(mean_nll(self.final, self.corpus.test[:, None].to(self.device)))
 
 
 _ARMS = (

@@ -35,12 +35,18 @@ from noisyact_lab.tasks.batches import RandomBatches
 from noisyact_lab.tasks.milestones import at_budget_shares, updates_to
 from noisyact_lab.tasks.noise_settings import AnnealedNoise
 
-__all__ = ["UNIQUE", "UNIQUE_PLATEAU", "Counter", "PlateauSettings", "Settings", "Unique", "different", "sequences"]
+__all__ = [
+    "UNIQUE", "UNIQUE_PLATEAU", "Counter", "PlateauSettings", "PlateauTraining", "Settings", "Training", "Unique",
+    "different", "sequences",
+]  # fmt: skip
+
+_TEST = 20_160_301
+"""The seed of the test sequences; training draws new ones at every update."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(AnnealedNoise):
-    """The defaults are the preset `paper`."""
+class Training:
+    """The settings that have no part in the functions of the LSTM. The defaults are the preset `paper`."""
 
     length: int = 26
     values: int = 11
@@ -65,13 +71,23 @@ class Settings(AnnealedNoise):
 
 
 @dataclasses.dataclass(frozen=True)
-class PlateauSettings(Settings):
-    """The same model and optimiser with small embeddings, and a run ends when it has solved the task."""
+class Settings(Training, AnnealedNoise):
+    """The defaults are the preset `paper`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlateauTraining(Training):
+    """Small embeddings, and a run ends when it has solved the task."""
 
     embedding_std: float = 0.14
     updates: int = 40_000
     curriculum_updates: int = 5000
     end_at_error: float | None = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PlateauSettings(PlateauTraining, AnnealedNoise):
+    """The same model and optimiser as those of Settings, with small embeddings."""
 
 
 def sequences(count: int, length: int, values: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -97,7 +113,7 @@ def different(x: Tensor, values: int) -> Tensor:
 class Counter(nn.Module):
     """Embedding, LSTM, mean over time, ReLU network."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings | PlateauSettings) -> None:
         super().__init__()
         self.embedding = Embedding(settings.values, settings.embedding)
         with torch.no_grad():
@@ -115,21 +131,26 @@ class Counter(nn.Module):
 class Unique(Task[Counter]):
     """One run."""
 
-    settings: Settings
+    settings: Settings | PlateauSettings
+    watched = "test_error"
+    """The name of what an evaluation measures."""
 
-    def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
+    def __init__(self, settings: Settings | PlateauSettings, seed: int, device: torch.device) -> None:
         model, on_gpu = Counter(settings).to(device), device.type == "cuda"
         adam = torch.optim.Adam(
             model.parameters(), settings.learning_rate, capturable=on_gpu, fused=True if on_gpu else None
         )
         super().__init__("unique", settings, model, adam)
-        self.scheduler = settings.scheduler(model)
+        self.scheduler = settings.scheduler(model) if isinstance(settings, AnnealedNoise) else None
         self.generators["data"] = torch.Generator().manual_seed(seed + 1)
-        # The same test sequences for every arm and seed; training draws new ones at every update.
-        test = torch.Generator().manual_seed(20_160_301)
-        x, unique = sequences(settings.test_sequences, settings.length, settings.values, test)
-        self.test_x, self.test_unique = x.to(device), unique.to(device)
+        self.test_x, self.test_unique = self.held_out = self.sequences_of(_TEST)
         self.batches = RandomBatches(self._draw, self.updates, self.evaluate_every, device)
+
+    def sequences_of(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Sequences that are the same for every arm and every run, and their counts."""
+        settings, drawn = self.settings, torch.Generator().manual_seed(seed)
+        x, unique = sequences(settings.test_sequences, settings.length, settings.values, drawn)
+        return x.to(self.device), unique.to(self.device)
 
     def update(self, index: int) -> dict[str, float]:
         """A batch of new sequences, one step of Adam."""
@@ -139,7 +160,11 @@ class Unique(Task[Counter]):
         loss = self.step(self.group.share(self.batches.at(index), dim=1))
         if not self.due(index + 1):
             return {}
-        return {"loss": self.group.mean(loss).item(), "c": self.settings.c if scheduler is None else scheduler.value}
+        return {"loss": self.group.mean(loss).item(), **self.scale()}
+
+    def scale(self) -> dict[str, float]:
+        """The scale of the noise, as an evaluation records it."""
+        return {"c": self.settings.c if self.scheduler is None else self.scheduler.value}
 
     def _step(self, x: Tensor) -> Tensor:
         loss = F.cross_entropy(self.trained(x), different(x, self.settings.values))
@@ -160,33 +185,41 @@ class Unique(Task[Counter]):
         return min(full, 3 + (full - 3) * index // max(1, self.settings.curriculum_updates))
 
     def evaluate(self, index: int) -> dict[str, float]:
-        """The test error in per cent, with the expectation in place of the noise."""
-        self.model.eval()
-        with torch.no_grad():
-            wrong = [
-                (self.model(x).argmax(dim=1) != unique).sum()
-                for x, unique in zip(self.test_x.split(2000, dim=1), self.test_unique.split(2000), strict=True)
-            ]
-        self.model.train()
-        error = self.group.on_first(lambda: 100 * int(sum(wrong)) / len(self.test_unique))  # it may end the run
+        """The error on the sequences that are held out."""
+        error = self.group.on_first(lambda: self.error_of(*self.held_out))  # it may end the run
         enough = self.settings.end_at_error
         if enough is not None and error <= enough:
             self.end(index)
-        return {"test_error": error}
+        return {self.watched: error}
+
+    def error_of(self, x: Tensor, unique: Tensor) -> float:
+        """The share of wrong answers in per cent, with the expectation in place of the noise."""
+        self.model.eval()
+        with torch.no_grad():
+            wrong = [
+                (self.model(some).argmax(dim=1) != right).sum()
+                for some, right in zip(x.split(2000, dim=1), unique.split(2000), strict=True)
+            ]
+        self.model.train()
+        return 100 * int(sum(wrong)) / len(unique)
 
     def probe(self) -> tuple[Tensor]:
-        """Some of the test sequences."""
-        return (self.test_x[:, :64],)
+        """Some of the sequences that are held out."""
+        return (self.held_out[0][:, :64],)
 
     def result(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
+        """The same as :meth:`summary`."""
+        return self.summary(evaluations)
+
+    def summary(self, evaluations: list[dict[str, float]]) -> dict[str, float]:
         """The error at the end and at parts of the budget, and the updates until it was first at most 1%.
 
         `updates_needed` are the same updates, and the whole budget for a run that never was there.
         """
-        updates, budget = updates_to(evaluations, "test_error", 1.0), self.planned_updates
+        updates, budget = updates_to(evaluations, self.watched, 1.0), self.planned_updates
         return {
-            "test_error": evaluations[-1]["test_error"],
-            **at_budget_shares(evaluations, "test_error", budget),
+            self.watched: evaluations[-1][self.watched],
+            **at_budget_shares(evaluations, self.watched, budget),
             "updates_to_1%": updates, "updates_needed": min(updates, float(budget)),
         }  # fmt: skip
 

@@ -24,6 +24,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "difference": results.difference,
     "finding": results.finding,
     "gains": results.gains,
+    "gates": results.gates,
     "grid-means": speed.grid_means,
     "grid-options": speed.grid_options,
     "grid-slower": speed.grid_slower,

@@ -13,21 +13,23 @@ from noisyact_lab.analysis.effects import Effect, effects_of
 from noisyact_lab.analysis.estimates import Estimate
 from noisyact_lab.analysis.findings import findings, limits
 from noisyact_lab.analysis.results_table import Table, table_of
+from noisyact_lab.analysis.update_costs import COST
+from noisyact_lab.engine.choice import chosen
 from noisyact_lab.engine.experiment import Comparison, load_experiment
 from noisyact_lab.engine.folder.files import read_json
 from noisyact_lab.site.markdown import table
 
 __all__ = [
-    "TASKS", "Task", "about", "arms", "compared", "difference", "effects", "finding", "gains", "memory_ppo", "noise",
-    "number", "saturated_start",
+    "TASKS", "Task", "about", "arms", "compared", "difference", "effects", "finding", "gains", "gates", "memory_ppo",
+    "noise", "number", "saturated_start",
 ]  # fmt: skip
 
 PRESET = "paper"
 
 
 @functools.cache
-def _table(results: Path, experiment: str, sweep: str = "") -> Table:
-    return table_of(load_experiment(experiment), results / "sweep" / sweep if sweep else results, PRESET)
+def _table(results: Path, experiment: str, sweep: str = "", preset: str = PRESET) -> Table:
+    return table_of(load_experiment(experiment), results / "sweep" / sweep if sweep else results, preset)
 
 
 def arms(root: Path, experiment: str, sweep: str = "") -> str:
@@ -68,9 +70,32 @@ def about(root: Path, experiment: str) -> str:
     )
 
 
-def compared(root: Path, experiment: str) -> str:
+def gates(root: Path, experiment: str, preset: str = PRESET) -> str:
+    """Ways to train hard gates: the score, what rounding costs, the values of the gates and the cost of an update.
+
+    The cost is left out where the preset is not the paper's: those runs are done on any machine, beside other work.
+    """
+    found = _table(root / "results", experiment, preset=preset)
+    rows = [row for row in found.rows if row.finished]
+    if not rows:
+        return "No run is recorded yet."
+    rates, score = chosen(found.experiment, root / "results", preset), found.metric
+    columns = {
+        score: score, "rounded": f"rounded_{score}", "gap": "rounding_gap", "exact, %": "exact_gates",
+        "dead, %": "dead_units", **({"update cost": COST} if preset == PRESET else {}),
+    }  # fmt: skip
+    lines = []
+    for row in rows:
+        rate = f"{rates[row.name]:g}" if row.name in rates else ""
+        numbers = [str(row.numbers.get(name, Estimate(()))) for name in columns.values()]
+        lines.append([row.title, rate, *numbers, row.runs])
+    header = ["gates", "rate", *columns, "seeds"]
+    return table([name.replace("_", " ") for name in header], lines, numbers=1)
+
+
+def compared(root: Path, experiment: str, preset: str = PRESET) -> str:
     """The comparisons that the experiment declares, with Holm's correction, and the notes of its table."""
-    found = _table(root / "results", experiment)
+    found = _table(root / "results", experiment, preset=preset)
     parts = []
     for kind in kinds(found.comparisons, found.metric):
         cells = [[column(each).replace("_", " ") for column in kind.columns.values()] for each in kind.rows]
