@@ -12,7 +12,7 @@ from noisyact.recurrent.functional import noisy_gru, noisy_lstm, noisy_rnn
 
 class Tagger(nn.Module):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch 2.9 has no types for it
         self.lstm = na.NoisyLSTM(8, 16, num_layers=2, batch_first=True, noise=na.NAH(c=0.3), gate_noise="nan")
         self.gru = na.NoisyGRU(16, 16, noise=None, hard=False)
         self.rnn = na.NoisyRNN(16, 16, nonlinearity="relu")

@@ -11,7 +11,7 @@ from noisyact.compiling import one_node
 from noisyact.noise import draw_seed
 from noisyact.ops.activation.reference import working_dtype
 from noisyact.ops.recurrent.checks import MisfitError
-from noisyact.ops.recurrent.types import NONLINEARITIES, PLAIN_STATE, CellNoise, LayerWeights
+from noisyact.ops.recurrent.types import NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.recurrent import backends
 from noisyact.recurrent.execution import run_layers
 from noisyact.recurrent.noise import check_schemes
@@ -60,7 +60,7 @@ def _one_layer(
         rates[1],
     )  # fmt: skip
     drawn = training and any(own is not None and own.draws for own in (state, gate))
-    masked = training and given.has_masks
+    masked = training and given.has_masks()
     if seed is None and ((drawn and xi is None) or masked):
         seed = draw_seed(x.device)
     rules = given.rules_of_one(reverse, seed if masked else None, drawn and xi is None)
@@ -73,7 +73,7 @@ def _one_layer(
         CellNoise(state, gate, *scales, hard=hard), seeds=[seed if drawn else None], reverse=reverse,
         backend=backends.check(backend),
         xi=None if xi is None or not drawn else xi.reshape(steps * batch, count, hidden),
-        rules=None if rules is PLAIN_STATE else [rules],
+        rules=[rules] if rules.in_use() else None,
     )  # fmt: skip
     return y, h_n[0], None if c_n is None else c_n[0]
 

@@ -42,8 +42,7 @@ class StateArguments(NamedTuple):
     zoneout: tuple[float, float] = (0.0, 0.0)
     recurrent_dropout: float = 0.0
 
-    @property
-    def has_masks(self) -> bool:
+    def has_masks(self) -> bool:  # not a property: torch 2.9 cannot compile one of a tuple
         """Whether a call in training mode draws masks."""
         return self.zoneout != (0.0, 0.0) or self.recurrent_dropout > 0
 
@@ -68,7 +67,7 @@ class StateArguments(NamedTuple):
         Returns: the seeds of the noise; the rules, None if they do nothing; the seeds that follow from the caller's,
             None if the caller gave none.
         """
-        masked = training and self.has_masks
+        masked = training and self.has_masks()
         replayed = None if self.seed is None else layer_seeds(self.seed, count)
         seeds = fresh_seeds(drawn or masked, x, count) if replayed is None else replayed
         nothing = [None] * count
@@ -81,7 +80,7 @@ class StateArguments(NamedTuple):
             )
             for index in range(count)
         ]  # fmt: skip
-        return seeds if drawn else nothing, None if rules[0] is PLAIN_STATE else rules, replayed
+        return seeds if drawn else nothing, rules if rules[0].in_use() else None, replayed
 
     def rules_of_one(self, reverse: bool, mask_seed: Tensor | None, drawn: bool) -> StateRules:
         """The rules of a single layer in one direction. Its reset_h and reset_c are [batch, units]."""

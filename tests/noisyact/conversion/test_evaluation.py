@@ -155,7 +155,8 @@ def test_backend_info_says_what_computes_rounded_gates():
     assert "the C kernel" in na.backend_info(layer.eval()).splitlines()[-1]
 
 
-def test_the_share_at_the_limits():
+def test_the_share_at_the_limits(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     x = torch.tensor([[-9.0, -1.0, 0.0, 5.0]])
     report = na.saturation(nn.Sequential(na.NoisyHardSigmoid("nah:alpha=1,c=0")).eval(), x)
     assert report["0"].at_limits == 0.5

@@ -191,7 +191,8 @@ def test_nothing_changes():
     handle.remove()
 
 
-def test_the_cause_of_what_is_not_finite_comes_first():
+def test_the_cause_of_what_is_not_finite_comes_first(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     model = nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1), NoisyHardTanh())
     with torch.no_grad():
         model[2].weight.fill_(math.inf)
@@ -223,7 +224,8 @@ def test_wrong_model_and_no_saturating_module():
     assert str(saturation(nn.ReLU(), torch.ones(2), loss=torch.sum)) == "no noisy or saturating module"
 
 
-def test_prints_as_a_table():
+def test_prints_as_a_table(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     model = nn.Sequential(with_p(NoisyHardTanh("nan:c=0,alpha=0.5"), 1.0))
     assert str(saturation(model, torch.tensor([3.0]), loss=torch.sum)).split("\n") == [
         "module  type           saturated  at limits  |Delta|  sigma  grad u  grad h  grad sigma",

@@ -149,11 +149,11 @@ class EveryFunction(nn.Module):
         soft = kind(3, 4, 2, bidirectional=True, noise=None, hard=False)
         self.layers = nn.ModuleList([hard, soft, kind(3, 4, bidirectional=True, noise="nah:c=2,alpha=1.3")])
 
-    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, h: Tensor, c: Tensor | None = None) -> tuple[Tensor, ...]:
         leaves = []
         for layer in self.layers:
-            given = [part[: layer.num_layers * (1 + layer.bidirectional)] for part in state]
-            leaves += tree_leaves(layer(x, tuple(given) if len(given) == 2 else given[0]))
+            count = layer.num_layers * (1 + layer.bidirectional)
+            leaves += tree_leaves(layer(x, h[:count] if c is None else (h[:count], c[:count])))
         return tuple(leaves)
 
 
@@ -166,7 +166,7 @@ def test_onnxruntime_computes_what_torch_does_for_every_function(kind):
     runtime = pytest.importorskip("onnxruntime")
     model, states = EveryFunction(kind).eval(), 2 if kind is na.NoisyLSTM else 1
     given = [3 * torch.randn(4, 3, 3), *(torch.randn(4, 3, 4) for _ in range(states))]
-    sizes = {"x": {0: T, 1: B}, "state": tuple({1: B} for _ in range(states))}
+    sizes = ({0: T, 1: B}, *({1: B} for _ in range(states)))
     program = torch.export.export(model, tuple(given), dynamic_shapes=sizes)
     converted = torch.onnx.export(program, dynamo=True, verbose=False)
     assert [node.op_type for node in converted.model.graph].count("Scan") == 7

@@ -147,7 +147,7 @@ class StateRules(NamedTuple):
 PLAIN_STATE = StateRules()
 """The rules of a layer without resets, zoneout and recurrent dropout, with the noise of steps 0, 1, ... and all rows.
 
-Compared by identity: every function that takes rules has it as its default and does nothing more for it.
+Every function that takes rules has it as its default and, by identity or `in_use`, does nothing more for it.
 """
 
 
