@@ -146,19 +146,20 @@ def recurrent_noise(
 
 def noise_in_force(module: Any, like: Tensor) -> tuple[CellNoise, bool]:
     """The schemes of a call of a layer or cell, and whether the call draws noise. Rounded gates have a scheme too."""
-    noise, hard = module.noise, module.hard
+    noise, hard, training = module.noise, module.hard, module.training  # once, because modules find attributes slowly
+    rule = module._eval_noise if noise is None else noise.eval_noise
     if noise is None:
         none = torch.zeros((), device=like.device)
         found, drawn = CellNoise(None, None, none, none, hard), False
     else:
         check_schemes(module.kind, noise.state, noise.gate, hard)
-        noisy = noise.is_noisy(module.training)
-        off = not noisy and noise.eval_noise == "hard"
+        noisy = noise.is_noisy(training)
+        off = not noisy and rule == "hard"
         state, gate = (None, None) if off else (noise.state, noise.gate)
         scale = noise.scale
-        drawn = noisy and any(own is not None and own.draws for own in (state, gate))
+        drawn = noisy and ((state is not None and state.draws) or (gate is not None and gate.draws))
         found = CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard)
-    if module.rounds:
+    if rule == "binary" and not training:
         everywhere = torch.full((), ROUNDED.scale, dtype=found.gate_scale.dtype, device=like.device)
         found = found._replace(gate=ROUNDED, gate_scale=everywhere)
     return found, drawn

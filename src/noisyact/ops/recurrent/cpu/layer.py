@@ -24,7 +24,8 @@ __all__ = ["backward", "forward", "gradients_asked_for", "layer"]
 
 def _ready(tensors: Sequence[Tensor | None]) -> list[Any]:
     """The tensors, contiguous for the C kernels."""
-    return [t if t is None else t.resolve_neg().contiguous() for t in tensors]
+    # To ask takes half the time of the calls that would return the same tensor.
+    return [t if t is None or (t.is_contiguous() and not t.is_neg()) else t.resolve_neg().contiguous() for t in tensors]
 
 
 def layer(
