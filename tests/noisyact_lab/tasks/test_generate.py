@@ -124,7 +124,7 @@ def test_what_cannot_be_is_named(trained, tmp_path):
     with pytest.raises(ValueError, match="a run of 'ptb-word', not of 'ptb-char'"):
         generate(PTB_CHAR, folder, "the")
     with pytest.raises(
-        ValueError, match="'unique' has no model that could speak; allowed are estimators-char, .*europarl-word, ptb"
+        ValueError, match=r"'unique' has no model that could speak; allowed are estimators-char, .*europarl-word, ptb"
     ):
         generate(load_experiment("unique"), folder, "the")
     config = json.loads((folder / "config.json").read_text())
