@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from cases import ESTIMATORS
 from programs_in_turns import take_turns
 from recurrent_cases import Case
 from torch import Tensor
@@ -47,8 +48,8 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def activations() -> Iterator[tuple[str, Run]]:
-    """Forward and backward: every scheme, one p, a p for each feature or none, 16 bits, the expectation."""
-    schemes = [na.NAN(), na.NAH(clip=True), na.NANI(), na.NANIL(), na.NANIS()]
+    """Forward and backward: every scheme and estimator, one p, a p for each feature or none, 16 bits, the expectation."""
+    schemes = [na.NAN(), na.NAH(clip=True), na.NANI(), na.NANIL(), na.NANIS(), *ESTIMATORS]
     cases = [(scheme, (7, 33), "features", torch.float32, SEED) for scheme in schemes]
     cases += [(na.NAH(), shape, "one", torch.float32, SEED) for shape in ((1,), (129,), (5, 2049))]
     cases += [(na.NAH(), (3, 65), "features", torch.bfloat16, SEED), (na.NAH(), (3, 65), "none", torch.float16, None)]
@@ -112,6 +113,8 @@ def layers() -> Iterator[tuple[str, Run]]:
         ("one launch, all rules", PROCESSORS, "lstm", "nah", {**odd, **ruled}),
         ("one launch, all rules", PROCESSORS, "gru", "nah", {**odd, **ruled, "reverse": True, "state": False}),
         ("one launch, masks, packed", PROCESSORS, "lstm", "nah", {**odd, **masked}),
+        ("one launch, estimator", PROCESSORS, "lstm", ESTIMATORS[5], odd),
+        ("step by step, estimator", 0, "gru", ESTIMATORS[-1], odd),
         ("step by step", 0, "lstm", "nah", odd),
         ("step by step", 0, "gru", "nah", packed),
         ("step by step", 0, "rnn_relu", "nah", odd),
