@@ -12,7 +12,7 @@ from torch import Tensor
 from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRecurrent
 from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import WrongResult
-from noisyact_lab.bench.recurrent_gpu import exact_products, median_ms
+from noisyact_lab.bench.recurrent_gpu import exact_products, graph, median_ms
 from noisyact_lab.bench.timing import least_times
 
 __all__ = ["LAYERS", "SHAPES", "Row", "measure", "table"]
@@ -32,7 +32,7 @@ SHARE = 0.02
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One layer and shape: milliseconds of forward and backward, the least ones on a CPU and the median on a GPU; and
-    those with resets over those without.
+    those with resets over those without. The same as CUDA graphs, which are None on a CPU.
     """
 
     layer: str
@@ -40,6 +40,9 @@ class Row:
     plain_ms: float
     resets_ms: float
     ratio: float
+    plain_graph_ms: float | None = None
+    resets_graph_ms: float | None = None
+    graph_ratio: float | None = None
 
 
 def measure(
@@ -68,7 +71,12 @@ def measure(
             leaf, g = x.requires_grad_(), torch.randn_like(x)
             both = [_both(layer, leaf, g, None), _both(layer, leaf, g, reset)]
             plain, resets = _times_ms(both, repeats, threads, on_cpu)
-            yield Row(name, shape, plain, resets, resets / plain)
+            if on_cpu:
+                yield Row(name, shape, plain, resets, resets / plain)
+                continue
+            plain_graph, resets_graph = median_ms([graph(run) for run in both], int(repeats))
+            ratios = resets / plain, plain_graph, resets_graph, resets_graph / plain_graph
+            yield Row(name, shape, plain, resets, *ratios)
 
 
 def _times_ms(functions: list[Callable[[], object]], repeats: float, threads: int, on_cpu: bool) -> list[float]:
@@ -109,10 +117,14 @@ def _check(layer: NoisyRecurrent, x: Tensor, reset: Tensor) -> None:
 
 def table(rows: list[Row], width: int | None = None) -> str:
     """Format the rows as a text table, in lines of at most `width` where one is given."""
-    header = ("layer", "T, B, H", "fwd+bwd", "with resets", "ratio")
-    cells = [
-        (row.layer, ", ".join(map(str, row.shape)), f"{row.plain_ms:.2f} ms", f"{row.resets_ms:.2f} ms",
-         f"{row.ratio:.3f}")
-        for row in rows
-    ]  # fmt: skip
+    on_gpu = any(row.graph_ratio is not None for row in rows)
+    header = ["layer", "T, B, H", "fwd+bwd", "with resets", "ratio"]
+    header += ["as a graph", "with resets", "ratio"] if on_gpu else []
+    cells = []
+    for row in rows:
+        cell = [row.layer, ", ".join(map(str, row.shape)), f"{row.plain_ms:.2f} ms", f"{row.resets_ms:.2f} ms",
+                f"{row.ratio:.3f}"]  # fmt: skip
+        if row.graph_ratio is not None:
+            cell += [f"{row.plain_graph_ms:.2f} ms", f"{row.resets_graph_ms:.2f} ms", f"{row.graph_ratio:.3f}"]
+        cells.append(cell)
     return text_table(header, cells, width=width)

@@ -48,7 +48,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def activations() -> Iterator[tuple[str, Run]]:
-    """Forward and backward: every scheme and estimator, one p, a p for each feature or none, 16 bits, the expectation."""
+    """Forward and backward: all schemes and estimators, one p, a p for each feature or none, 16 bits, expectations."""
     schemes = [na.NAN(), na.NAH(clip=True), na.NANI(), na.NANIL(), na.NANIS(), *ESTIMATORS]
     cases = [(scheme, (7, 33), "features", torch.float32, SEED) for scheme in schemes]
     cases += [(na.NAH(), shape, "one", torch.float32, SEED) for shape in ((1,), (129,), (5, 2049))]

@@ -104,8 +104,9 @@ def check_rules(
     seed = rules.mask_seed
     if seed is not None and (seed.numel() != 1 or seed.dtype is not torch.int64 or seed.device != device):
         raise _misfit("seed", seed, (), device, torch.int64)
-    for name in ("zoneout_h", "zoneout_c", "recurrent_dropout"):
-        check_rate(name, getattr(rules, name))
+    if rules.zoneout_h or rules.zoneout_c or rules.recurrent_dropout:
+        for name in ("zoneout_h", "zoneout_c", "recurrent_dropout"):
+            check_rate(name, getattr(rules, name))
     if rules.first_step < 0 or rules.first_step + (steps or 0) > LAST_STEP:
         raise ValueError(f"first_step={rules.first_step}: the steps must be in [0, {LAST_STEP}]")
 

@@ -44,12 +44,12 @@ __all__ = ["backward_kernel"]
 def backward_kernel(
     a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
-    x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, dreset_h_ptr, dreset_c_ptr,
+    x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, seen_ptr, dreset_h_ptr, dreset_c_ptr,
     reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
     layer, rounds, T, B, H, P, slice_size, programs, exchange_size, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, PRODUCTS_MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
-    WANTS_RESET: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
+    SEEN: tl.constexpr, WANTS_RESET: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
     RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
     ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
@@ -70,7 +70,8 @@ def backward_kernel(
     if this launch also computes the products of dgates, else 0.
 
     The arguments from reset to dropout, first_step and the limits are those of KernelRules; without rules they are not
-    used.
+    used. With SEEN, seen, [rows, H], receives the h that the recurrent product of each row saw, after resets and times
+    the mask of the recurrent dropout: the gradient of the weights is a product with it.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
     WIDE: tl.constexpr = 1 if G == 1 else 4  # the number of distinct gradients of gates
@@ -109,7 +110,7 @@ def backward_kernel(
         seen_factors = tl.load(dropout_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0)
     anew_h, anew_c, dreset_h, dreset_c = zero, zero, zero, zero  # the state after a reset, and its gradient
     if RESET == LEARNED:
-        if KIND == GRU:
+        if KIND == GRU or SEEN:
             anew_h = tl.load(reset_h_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
         if KIND == LSTM:
             anew_c = tl.load(reset_c_ptr + m[:, None] * H + n[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -172,7 +173,7 @@ def backward_kernel(
             G, HAS_DY, HAS_STATE, REVERSE, PACKED,
         )  # fmt: skip
     for i in range(rounds):
-        t, offset, size, _, _ = position(i, T, B, offsets_ptr, REVERSE, PACKED)
+        t, offset, size, offset_before, known = position(i, T, B, offsets_ptr, REVERSE, PACKED)
         active = inside & (m < size)[:, None]
         row = (offset + m).to(tl.int64)[:, None]
         if ALONE:  # nothing else hides the time of the loads, so they are those of the next round
@@ -296,6 +297,19 @@ def backward_kernel(
                 tl.store(to + 3 * P, g3.to(dtype))
             arrive(counter)
 
+        if SEEN:
+            if KIND == GRU:
+                h = earlier
+            else:
+                h = tl.load(
+                    y_ptr + (offset_before + m).to(tl.int64)[:, None] * H + n[None, :],
+                    mask=active & (m < known)[:, None], other=0.0,
+                ).to(tl.float32)  # fmt: skip
+                if HAS_STATE:
+                    h += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
+                if RESET > 0:
+                    h = tl.where(fresh, anew_h, h)
+            tl.store(seen_ptr + row * H + n[None, :], (h * seen_factors if DROPOUT else h).to(dtype), mask=active)
         out = dgates_ptr + row * (ROW * H) + n[None, :]
         tl.store(out, g0.to(dtype), mask=active)
         db0 += g0
@@ -357,8 +371,8 @@ def backward_kernel(
         finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
     if PRODUCTS_MULTIPLE > 0:
         write_products(
-            dgates_ptr, x_ptr, y_ptr, h0_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs,
-            polls < PATIENCE, G, ROW, PRODUCTS_MULTIPLE, WANTS_X, REVERSE, HAS_STATE, PRECISION,
+            dgates_ptr, x_ptr, y_ptr, h0_ptr, seen_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H,
+            inputs, polls < PATIENCE, G, ROW, PRODUCTS_MULTIPLE, WANTS_X, REVERSE, HAS_STATE, SEEN, PRECISION,
         )  # fmt: skip
     if polls >= PATIENCE:
         tl.store(alarm_ptr, 1)

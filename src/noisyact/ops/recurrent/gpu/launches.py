@@ -31,7 +31,7 @@ _FORWARD_FLAGS = (
 )  # fmt: skip
 _BACKWARD_FLAGS = (
     "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
-    "PRODUCTS_MULTIPLE", "WANTS_X", "WANTS_RESET", *RULES_FLAGS,
+    "PRODUCTS_MULTIPLE", "WANTS_X", "SEEN", "WANTS_RESET", *RULES_FLAGS,
 )  # fmt: skip
 
 
@@ -211,7 +211,8 @@ def layer_forward(
     packed = None if plan.resident else x.new_empty(lines * sizes.padded)
     y = x.new_empty(*form, hidden)
     zoneout_c = 0.0 if given is None else given[index].zoneout_c
-    extra = x.new_empty(extra_rows(kind, x.shape[0], zoneout_c) if keep else 0, hidden)
+    count = extra_rows(kind, x.shape[0], zoneout_c) if keep else 0
+    extra = x.new_empty(count, hidden)  # if empty, the kernel gets y instead: no memory has the address 0
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
     kept_scales = (None, None) if kept is None else (kept.gate_scale, kept.state_scale)
 
@@ -224,7 +225,8 @@ def layer_forward(
     )(
         (sizes.programs * sizes.blocks,),
         (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, offsets, y,
-         extra, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None, *rules.tensors),
+         extra if count else y, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None,
+         *rules.tensors),
         (index, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs, *rules.numbers),
     )  # fmt: skip
     return y, a, extra
@@ -232,7 +234,7 @@ def layer_forward(
 
 def layer_backward(
     run: Backward, index: int, dy: Tensor | None, kept: Sequence[Tensor], weights: LayerWeights, x: Tensor | None,
-    wants_x: bool,
+    seen: Tensor | None, wants_x: bool,
 ) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of p (empty without p), b_ih and b_hh; and, if x is given, those of W_ih, W_hh and x.
 
@@ -242,6 +244,7 @@ def layer_backward(
         dy: the gradient of h at every step.
         kept: the results of :func:`layer_forward`.
         x: the input, if the launch also computes the products; else None.
+        seen: [rows, H], receives the h that each recurrent product saw, if the rules change it; else None.
         wants_x: whether the gradient of x is needed.
     """
     (kind, noise, seeds, steps, batch, offsets, _, reverse, *_), plan, sizes, h0, c0, dh_n, dc_n, wants_h0, *_ = run
@@ -270,14 +273,16 @@ def layer_backward(
     rounds = steps + (wants_h0 or dreset_h is not None)
     flags = (
         reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh_n is not None,
-        dc_n is not None, dh0 is not None, multiple, dx is not None, dreset_h is not None, *rules.flags,
+        dc_n is not None, dh0 is not None, multiple, dx is not None, seen is not None, dreset_h is not None,
+        *rules.flags,
     )  # fmt: skip
     _launcher(
         backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes, flags
     )(
         (sizes.programs * sizes.blocks,),
-        (a, extra, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets, dy, dh_n, dc_n,
-         dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, dreset_h, dreset_c,
+        (a, extra if len(extra) else y, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets,
+         dy, dh_n, dc_n,
+         dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, seen, dreset_h, dreset_c,
          *rules.tensors),
         (index, rounds, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange, inputs,
          *rules.numbers),

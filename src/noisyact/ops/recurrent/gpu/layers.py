@@ -146,22 +146,22 @@ def backward(
             below = kept[3 * index - 2] if index else x
             rules = None if all_rules is None else all_rules[index]
             in_launch = wants_weights and call.offsets is None and plan.writes_products(*below.shape)
-            if rules is not None and rules.change_product():
-                in_launch = False
+            seen = None
+            if wants_weights and rules is not None and rules.change_product():
+                seen = x.new_empty(len(x), hidden)
             wants_below = wants_x or index > 0
             (dp, db_ih, db_hh), dw_ih, dw_hh, dx = launches.layer_backward(
-                run, index, _contiguous(dy), (y, a, extra), own, _contiguous(below) if in_launch else None, wants_below
-            )
+                run, index, _contiguous(dy), (y, a, extra), own, _contiguous(below) if in_launch else None, seen,
+                wants_below,
+            )  # fmt: skip
             if not in_launch:
                 d_ih = buffers.dgates[:, :wide]
                 if wants_weights:
-                    h = None if h0 is None else h0[index]
                     dw_ih = torch.mm(d_ih.t(), below)
-                    if rules is not None and rules.change_product():
-                        from noisyact.ops.recurrent.gpu.steps.seen import ruled_weights  # imports Triton
-
-                        dw_hh = ruled_weights(buffers.dgates[:, -wide:], y, h, call, rules)
+                    if seen is not None:
+                        dw_hh = torch.mm(buffers.dgates[:, -wide:].t(), seen)
                     else:
+                        h = None if h0 is None else h0[index]
                         dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
                 dx = torch.mm(d_ih, own.w_ih) if wants_below else None
             dy = dx

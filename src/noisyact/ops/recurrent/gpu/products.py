@@ -35,14 +35,15 @@ def write_input_product(
 
 @triton.jit
 def write_products(
-    dgates_ptr, x_ptr, y_ptr, h0_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs, complete,
-    G: tl.constexpr, ROW: tl.constexpr, MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr, REVERSE: tl.constexpr,
-    HAS_STATE: tl.constexpr, PRECISION: tl.constexpr,
+    dgates_ptr, x_ptr, y_ptr, h0_ptr, seen_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, pid, layer, T, B, H, inputs,
+    complete, G: tl.constexpr, ROW: tl.constexpr, MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
+    REVERSE: tl.constexpr, HAS_STATE: tl.constexpr, SEEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dW_ih, dW_hh and, if WANTS_X, dx, once every program has written its part of dgates.
 
     All results are NaN unless `complete`, that is, if a program did not arrive. dgates: [T B, ROW H]; a row begins with
-    the gradients of W_ih x and ends with those of W_hh h. x: [T B, inputs]. y: [T B, H]. h0: [layers, B, H].
+    the gradients of W_ih x and ends with those of W_hh h. x: [T B, inputs]. y: [T B, H]. h0: [layers, B, H]. seen:
+    [T B, H], written by this launch: with SEEN the previous h of each row, in place of y and h0.
     """
     # The values do not change, but Triton learns what they are multiples of and can use wider loads.
     H, inputs = (H // MULTIPLE) * MULTIPLE, (inputs // MULTIPLE) * MULTIPLE
@@ -70,13 +71,18 @@ def write_products(
             d, later, earlier, entry = dgates_ptr + width - gates, B, 0, 0
             if REVERSE:
                 later, earlier, entry = 0, B, rows - B
-            total = _add_product(
-                total, d + later * width, 1, width, y_ptr + earlier * H, H, 1, gates, rows - B, H, line, column,
-                PRECISION,
-            )  # fmt: skip
-            if HAS_STATE:
-                h0 = h0_ptr + layer * B * H
-                total = _add_product(total, d + entry * width, 1, width, h0, H, 1, gates, B, H, line, column, PRECISION)
+            if SEEN:
+                total = _add_product(total, d, 1, width, seen_ptr, H, 1, gates, rows, H, line, column, PRECISION)
+            else:
+                total = _add_product(
+                    total, d + later * width, 1, width, y_ptr + earlier * H, H, 1, gates, rows - B, H, line, column,
+                    PRECISION,
+                )  # fmt: skip
+                if HAS_STATE:
+                    h0 = h0_ptr + layer * B * H
+                    total = _add_product(
+                        total, d + entry * width, 1, width, h0, H, 1, gates, B, H, line, column, PRECISION
+                    )
             _store(dw_hh_ptr, total, line, column, gates, H)
 
 
@@ -98,9 +104,9 @@ def _add_product(
     is_line, is_column = (line < lines)[:, None], (column < columns)[None, :]
     for k0 in tl.range(0, depth, _DEPTH, num_stages=_STAGES):  # pyright: ignore[reportGeneralTypeIssues]
         inside = k0 + k < depth
-        # Other programs have written dgates in this launch, so the load must bypass the L1 cache.
+        # Other programs have written dgates and seen in this launch, so the loads must bypass the L1 cache.
         dk = tl.load(d + k0 * d_inner, mask=is_line & inside[None, :], other=0.0, cache_modifier=".cg")
-        xk = tl.load(x + k0 * x_inner, mask=is_column & inside[:, None], other=0.0)
+        xk = tl.load(x + k0 * x_inner, mask=is_column & inside[:, None], other=0.0, cache_modifier=".cg")
         total = tl.dot(dk, xk, total, input_precision=PRECISION)
     return total
 

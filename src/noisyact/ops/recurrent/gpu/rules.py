@@ -70,13 +70,22 @@ def kernel_rules(kind: str, rules: StateRules, batch: int, hidden: int) -> Kerne
     reset, reset_h, reset_c, rows = (
         t if t is None or t.is_contiguous() else t.contiguous() for t in (reset, reset_h, reset_c, rows)
     )
-    zoned_c = zoneout_c > 0 and kind == "lstm"
     dropout = None if seed is None or rate == 0 else _dropout(seed, rows, rate, batch, hidden)
     kind_of_reset = 0 if reset is None else 1 if reset_h is None else LEARNED.value
-    masked = seed is not None and (zoneout_h > 0 or zoned_c)
-    flags = (True, kind_of_reset, zoneout_h > 0, zoned_c, masked, dropout is not None, rows is not None)
-    limits = threshold(zoneout_h), threshold(zoneout_c)
+    features = kind_of_reset, seed is not None, dropout is not None, rows is not None
+    flags, limits = _flags_and_limits(kind, *features, zoneout_h, zoneout_c)
     return KernelRules(flags, (reset, reset_h, reset_c, rows, seed, dropout), (first_step, *limits))
+
+
+@functools.lru_cache(maxsize=64)
+def _flags_and_limits(
+    kind: str, reset: int, seeded: bool, dropout: bool, has_rows: bool, zoneout_h: float, zoneout_c: float
+) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """The values of RULES_FLAGS, and the thresholds of zoneout."""
+    zoned_c = zoneout_c > 0 and kind == "lstm"
+    masked = seeded and (zoneout_h > 0 or zoned_c)
+    flags = (True, reset, zoneout_h > 0, zoned_c, masked, dropout, has_rows)
+    return flags, (threshold(zoneout_h), threshold(zoneout_c))
 
 
 def _dropout(seed: Tensor, rows: Tensor | None, rate: float, batch: int, hidden: int) -> Tensor:
