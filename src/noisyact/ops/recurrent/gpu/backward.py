@@ -187,6 +187,12 @@ def backward_kernel(
                 i, T, B, H, m, n, inside, tile, a_ptr, dy_ptr, extra_ptr, state_ptr, state0_ptr, offsets_ptr,
                 G, HAS_DY, HAS_STATE, REVERSE, PACKED,
             )  # fmt: skip
+        h_before = zero
+        if SEEN and KIND != GRU:  # long before it is stored, because a store waits for its value
+            before = y_ptr + (offset_before + m).to(tl.int64)[:, None] * H + n[None, :]
+            h_before = tl.load(before, mask=active & (m < known)[:, None], other=0.0).to(tl.float32)
+            if HAS_STATE:
+                h_before += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
         xi0, xi1, xi2, xi3, xi4 = zero, zero, zero, zero, zero
         step = first_step + t if RULED else t
         if DRAW:
@@ -298,17 +304,7 @@ def backward_kernel(
             arrive(counter)
 
         if SEEN:
-            if KIND == GRU:
-                h = earlier
-            else:
-                h = tl.load(
-                    y_ptr + (offset_before + m).to(tl.int64)[:, None] * H + n[None, :],
-                    mask=active & (m < known)[:, None], other=0.0,
-                ).to(tl.float32)  # fmt: skip
-                if HAS_STATE:
-                    h += tl.load(h0_ptr + tile, mask=active & (m >= known)[:, None], other=0.0).to(tl.float32)
-                if RESET > 0:
-                    h = tl.where(fresh, anew_h, h)
+            h = earlier if KIND == GRU else (tl.where(fresh, anew_h, h_before) if RESET > 0 else h_before)
             tl.store(seen_ptr + row * H + n[None, :], (h * seen_factors if DROPOUT else h).to(dtype), mask=active)
         out = dgates_ptr + row * (ROW * H) + n[None, :]
         tl.store(out, g0.to(dtype), mask=active)

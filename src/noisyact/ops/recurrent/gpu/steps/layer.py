@@ -28,8 +28,10 @@ from noisyact.ops.triton.launch import Launcher
 
 __all__ = ["LayerGradients", "layer_backward", "layer_forward"]
 
-_UNITS, _PROGRAMS = 32, 128
-"""The units of a program, and the number of programs that fill a GPU."""
+_ROWS, _UNITS = 8, 32
+"""The rows and units of a program. Larger ones need so many registers that few programs run at once."""
+_MANY_PROGRAMS = 256
+"""From this number of programs on, those of float32 have four warps; fewer programs, and float64, have eight."""
 
 
 Part = Callable[[slice], None]
@@ -160,7 +162,7 @@ def layer_backward(
     shapes = (rows, output), (batch, hidden), (rows, hidden)
     owed, dm, m = (x.new_empty(*shape) if projected else None for shape in shapes)
     count = (NONLINEARITIES[kind] if p is not None else 0) + (4 if GATES[kind] > 1 else 1)
-    blocks = -(-batch // _rows_of(batch, hidden))
+    blocks = -(-batch // _ROWS)
     sums = torch.zeros(blocks, count * hidden, dtype=number, device=x.device)
     flags = rules.constants | {
         "HAS_STATE": h0 is not None, "HAS_P": p is not None, "HAS_DY": dy is not None, "HAS_DHN": dh_n is not None,
@@ -230,28 +232,21 @@ def _prepared(
 ) -> Callable[..., None]:
     """A function of the number of rows and the position of a step that launches a kernel."""
     cell, flags, dtypes = settings
-    rows, across = _rows_of(batch, width), -(-width // _UNITS)
-    launch = _launcher(kernel, rows, cell, tuple(flags.items()), dtypes).prepared(tensors, numbers)
+    across = -(-width // _UNITS)
+    many = -(-batch // _ROWS) * across >= _MANY_PROGRAMS and dtypes[0] is not torch.float64
+    launch = _launcher(kernel, 4 if many else 8, cell, tuple(flags.items()), dtypes).prepared(tensors, numbers)
 
     def run(size: int, *position: int) -> None:
-        launch((-(-size // rows), across), *position)
+        launch((-(-size // _ROWS), across), *position)
 
     return run
 
 
 @functools.lru_cache(maxsize=1024)
-def _launcher(kernel: Any, rows: int, cell: tuple, flags: tuple, dtypes: tuple[torch.dtype, ...]) -> Launcher:
+def _launcher(kernel: Any, warps: int, cell: tuple, flags: tuple, dtypes: tuple[torch.dtype, ...]) -> Launcher:
     number = tl.float64 if dtypes[0] is torch.float64 else tl.float32
-    constants = functions(*cell) | dict(flags) | {"NUMBER": number, "BB": rows, "BU": _UNITS, "num_warps": 8}
+    constants = functions(*cell) | dict(flags) | {"NUMBER": number, "BB": _ROWS, "BU": _UNITS, "num_warps": warps}
     return Launcher(kernel, {name: constants[name] for name in (*kernel.arg_names, "num_warps") if name in constants})
-
-
-def _rows_of(batch: int, width: int) -> int:
-    """The rows of a program: few of a small layer, so that its programs fill the GPU."""
-    for rows in (32, 16):
-        if -(-batch // rows) * -(-width // _UNITS) >= _PROGRAMS:
-            return rows
-    return 8
 
 
 def _add_product(to: Tensor, h: Tensor, w: Tensor, kind: str) -> None:
