@@ -3,7 +3,14 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from noisyact.ops.recurrent.gpu.plan import backward_plan, forward_plan, padded_size, slice_size
+from noisyact.ops.recurrent.gpu.plan import (
+    backward_plan,
+    backward_sizes,
+    forward_plan,
+    forward_sizes,
+    padded_size,
+    slice_size,
+)
 from noisyact.ops.recurrent.types import GATES
 
 REGISTERS = 2**18
@@ -45,3 +52,43 @@ def test_a_team_shares_the_products_of_large_layers_and_small_ones_need_no_other
         assert [plan(kind, 20, 128, 2, 132).alone for kind in ("gru", "lstm", "rnn_tanh")] == [False, False, True]
         assert plan("lstm", 200, 128, 2, 132).warps == 8
         assert not plan("gru", 10_000, 64, 4, 132).alone
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(GATES)), st.integers(1, 100_000), st.integers(1, 500), st.integers(1, 1000),
+    st.sampled_from([2, 4]),
+)  # fmt: skip
+@example("lstm", 128, 16, 128, 4)
+@example("lstm", 100_000, 16, 128, 4)
+@example("gru", 20, 20, 200, 2)
+def test_the_exchange_holds_its_counters_and_slots_and_stays_small(kind, steps, batch, hidden, size):
+    for choose, sizes_of in ((forward_plan, forward_sizes), (backward_plan, backward_sizes)):
+        plan = choose(kind, batch, hidden, size, 132)
+        kinds = () if choose is forward_plan else (kind,)
+        sizes = sizes_of(plan, *kinds, steps, batch, hidden, size)
+        gates = 1 if choose is forward_plan else GATES[kind]
+        slot = sizes.blocks * plan.rows * gates * sizes.padded * size
+        slots = steps + 1 if sizes.by_value else 0 if plan.alone else 2
+        assert 4 * sizes.exchange >= 4 * sizes.counters + slots * slot
+        assert sizes.counters >= sizes.blocks + 1
+        assert sizes.counters % 32 == sizes.exchange % 32 == 0
+        assert 4 * sizes.exchange <= 2**24 + 2 * slot + 2**20
+        assert plan.resident or not sizes.by_value
+
+
+def test_small_layers_that_exchange_wait_for_values():
+    def by_value(steps, batch, hidden):
+        forward, backward = (plan("lstm", batch, hidden, 4, 132) for plan in (forward_plan, backward_plan))
+        sizes = (
+            forward_sizes(forward, steps, batch, hidden, 4),
+            backward_sizes(backward, "lstm", steps, batch, hidden, 4),
+        )
+        return [own.by_value for own in sizes]
+
+    assert by_value(128, 16, 128) == [True, True]
+    assert by_value(20, 20, 200) == [True, False]
+    assert by_value(20, 20, 32) == [False, False]  # a program needs no other
+    assert by_value(20, 20, 300) == [False, False]
+    assert by_value(1_000, 16, 128) == [True, False]
+    assert by_value(4_000, 16, 128) == [False, False]  # the slots of all steps would need too much memory

@@ -8,7 +8,7 @@ from triton.runtime import interpreter
 
 
 class _Turns:
-    """Runs one program at a time. After a program reads a counter, the next one continues."""
+    """Runs one program at a time. After a program reads what others write, the next one continues."""
 
     def __init__(self, count):
         self._may_run = [threading.Semaphore(0) for _ in range(count)]
@@ -54,12 +54,19 @@ def take_turns(monkeypatch):
     """From now on the programs of a launch run in turns."""
     turns = []
     add = interpreter.InterpreterBuilder.create_atomic_rmw
+    load = interpreter.InterpreterBuilder.create_masked_load
 
     def add_and_change(self, operation, pointer, value, *rest):
         seen = add(self, operation, pointer, value, *rest)
         if turns and not np.any(value.data):  # a look
             turns[-1].change()
         return seen
+
+    def load_and_change(self, pointers, mask, other, cache, eviction, is_volatile):
+        values = load(self, pointers, mask, other, cache, eviction, is_volatile)
+        if turns and is_volatile:
+            turns[-1].change()
+        return values
 
     def call(self, *args, **kwargs):
         names = inspect.getfullargspec(self.fn).args
@@ -76,4 +83,5 @@ def take_turns(monkeypatch):
                 patched.restore()
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_atomic_rmw", add_and_change)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_masked_load", load_and_change)
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", call)

@@ -32,7 +32,7 @@ from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
 from noisyact.ops.recurrent.gpu.saved import position, saved
 from noisyact.ops.recurrent.gpu.sums import finish_sums, store_sums, sum_of_slices
-from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
+from noisyact.ops.triton.barrier import ABSENT, PATIENCE, arrive, await_values, marked, wait
 
 __all__ = ["backward_kernel"]
 
@@ -46,7 +46,7 @@ def backward_kernel(
     offsets_ptr, dy_ptr, dhn_ptr, dcn_ptr, dgates_ptr, dh0_ptr, dc0_ptr, sums_ptr, out_ptr, exchange_ptr, alarm_ptr,
     x_ptr, w_ih_ptr, dw_ih_ptr, dw_hh_ptr, dx_ptr, seen_ptr, dreset_h_ptr, dreset_c_ptr,
     reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
-    layer, rounds, T, B, H, P, slice_size, programs, exchange_size, inputs, first_step, limit_h, limit_c,
+    layer, rounds, T, B, H, P, slice_size, programs, exchange_size, counters, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_P: tl.constexpr, HAS_DY: tl.constexpr, HAS_DHN: tl.constexpr,
     HAS_DCN: tl.constexpr, WANTS_STATE: tl.constexpr, PRODUCTS_MULTIPLE: tl.constexpr, WANTS_X: tl.constexpr,
     SEEN: tl.constexpr, WANTS_RESET: tl.constexpr, DRAW: tl.constexpr, REVERSE: tl.constexpr, PACKED: tl.constexpr,
@@ -55,7 +55,7 @@ def backward_kernel(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
-    RESIDENT: tl.constexpr, ALONE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    RESIDENT: tl.constexpr, ALONE: tl.constexpr, BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run `rounds` steps, T or T + 1, from the end of the recurrence. Step T computes dh0, and what a reset at the
     first step adds to dreset_h.
@@ -64,10 +64,10 @@ def backward_kernel(
     n. h0, c0, dh0, dc0, dhn, dcn, dreset_h and dreset_c: [layers, B, H], of which one layer is used; dhn and dcn are
     the gradients of the final h and c. sums: for each block of the batch the gradients of p (if HAS_P), then the sums
     of those of i, f, g, o, or of r, z, n through h and n through x. out: the gradients of p, b_ih and b_hh. packed: a
-    buffer for the weights, then for the sums of teams, [programs, BB, TEAM BU] in float32. exchange: [2, rows padded to
-    a multiple of BB, G, P], then counters, initially zero: one for each block of the batch, one for all programs, one
-    for each team; for one layer or all as in forward. PRODUCTS_MULTIPLE: a common divisor of H and the number of inputs
-    if this launch also computes the products of dgates, else 0.
+    buffer for the weights, then for the sums of teams, [programs, BB, TEAM BU] in float32. exchange: as in forward,
+    with slots [rows padded to a multiple of BB, G, P], and a counter for each team after the one for all programs.
+    PRODUCTS_MULTIPLE: a common divisor of H and the number of inputs if this launch also computes the products of
+    dgates, else 0.
 
     The arguments from reset to dropout, first_step and the limits are those of KernelRules; without rules they are not
     used. With SEEN, seen, [rows, H], receives the h that the recurrent product of each row saw, after resets and times
@@ -121,13 +121,18 @@ def backward_kernel(
         total = tl.load(offsets_ptr + T).to(tl.int64) if PACKED else T.to(tl.int64) * B
         extra_c_ptr += total * H
     slot_size = tl.cdiv(B, BB) * BB * G * P
-    own = exchange_ptr + m[:, None] * (G * P) + n[None, :]
+    if BY_VALUE:
+        slot_size = slot_size.to(tl.int64)  # of as many slots as rounds
+    slots_ptr = (exchange_ptr + counters).to(tl.pointer_type(dtype), bitcast=True)
+    counter = exchange_ptr + block
+    FIRST: tl.constexpr = ABSENT if BY_VALUE else 0  # where the counters begin
+    own = slots_ptr + m[:, None] * (G * P) + n[None, :]
     # The inner dimension of the product, all gates of all units, is divided into slices: one for each program of a team
     # or, without teams, one for each warp.
     if TEAM > 1:
         member, line = pid % TEAM, tl.arange(0, TEAM * BU)
         inner = member * slice_size + k
-        others = exchange_ptr + m[None, :] * (G * P) + inner[:, None]
+        others = slots_ptr + m[None, :] * (G * P) + inner[:, None]
         packed = packed_ptr + pid.to(tl.int64) * (TEAM * BU * slice_size)
         mine = packed + line[:, None] * slice_size + k[None, :]
         shared = packed_ptr + tl.num_programs(0).to(tl.int64) * (TEAM * BU * slice_size)
@@ -137,11 +142,10 @@ def backward_kernel(
         sums_for_own = team_sums + team_row + member * BU + tl.arange(0, BU)[None, :]
     else:
         inner = tl.arange(0, SLICES)[:, None] * slice_size + k[None, :]
-        others = exchange_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
+        others = slots_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
         if not RESIDENT:
             packed = packed_ptr + pid.to(tl.int64) * (G * P * BU)
             mine = packed + inner[:, :, None] * BU + tl.arange(0, BU)[None, None, :]
-    counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
     team_counter = counter - block + (2 + tl.cdiv(B, BB) // 32 + pid // TEAM) * 32  # each in its own cache line
     polls = 0
     if ALONE:  # the gradients of the next step do not leave the registers
@@ -255,20 +259,25 @@ def backward_kernel(
                 for other in tl.static_range(TEAM):
                     owed += tl.load(sums_for_own + other * (BB * TEAM * BU), cache_modifier=".cg")
             else:
-                polls = wait(counter, i * programs, polls)
-                source = others + ((i + 1) & 1) * slot_size
                 product = tl.zeros((SLICES, BB, BU), tl.float32)
-                if RESIDENT:
-                    mask = in_rows[None, :, None] & inner_inside[:, None, :]
-                    dk = tl.load(source, mask=mask, other=0.0, cache_modifier=".cg")
+                if BY_VALUE:
+                    mask = in_rows[None, :, None] & (inner_inside & (inner % P < H))[:, None, :]
+                    dk, polls = await_values(others + (i - 1) * slot_size, mask, polls)
                     product = tl.dot(dk, held, product, input_precision=PRECISION)
                 else:
-                    for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
-                        left = inner + k0 < G * P
-                        mask = in_rows[None, :, None] & left[:, None, :]
-                        dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
-                        wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
-                        product = tl.dot(dk, wk, product, input_precision=PRECISION)
+                    polls = wait(counter, i * programs, polls)
+                    source = others + ((i + 1) & 1) * slot_size
+                    if RESIDENT:
+                        mask = in_rows[None, :, None] & inner_inside[:, None, :]
+                        dk = tl.load(source, mask=mask, other=0.0, cache_modifier=".cg")
+                        product = tl.dot(dk, held, product, input_precision=PRECISION)
+                    else:
+                        for k0 in tl.range(0, slice_size, BK, num_stages=STAGES):
+                            left = inner + k0 < G * P
+                            mask = in_rows[None, :, None] & left[:, None, :]
+                            dk = tl.load(source + k0, mask=mask, other=0.0, cache_modifier=".cg")
+                            wk = tl.load(mine + k0 * BU, mask=left[:, :, None], other=0.0)
+                            product = tl.dot(dk, wk, product, input_precision=PRECISION)
                 owed += sum_of_slices(product)
         if DROPOUT:
             owed = dh + owed * seen_factors
@@ -282,7 +291,7 @@ def backward_kernel(
         past, past_c = zero, zero  # the gradients that pass by the cell
         if ZONEOUT_H:
             past, d = mixed(zone_h, d, zero, MASKED), mixed(zone_h, zero, d, MASKED)
-        to = own + (i & 1) * slot_size
+        to = own + (i if BY_VALUE else i & 1) * slot_size
         if KIND == LSTM:
             if ZONEOUT_C:
                 past_c, dc_new = mixed(zone_c, dc, zero, MASKED), mixed(zone_c, zero, dc, MASKED)
@@ -294,7 +303,14 @@ def backward_kernel(
             g0, g1, g2, g3 = d * to0, d * to1, d * to2, d * to3
         else:
             g0 = d * to0
-        if not ALONE:
+        if BY_VALUE:
+            tl.store(to, marked(g0.to(dtype)))
+            if G > 1:
+                tl.store(to + P, marked(g1.to(dtype)))
+                tl.store(to + 2 * P, marked(g2.to(dtype)))
+            if G > 3:
+                tl.store(to + 3 * P, marked(g3.to(dtype)))
+        elif not ALONE:
             tl.store(to, g0.to(dtype))
             if G > 1:
                 tl.store(to + P, g1.to(dtype))
@@ -362,7 +378,7 @@ def backward_kernel(
     for_all = counter - block + blocks
     arrive(for_all)
     if PRODUCTS_MULTIPLE > 0 or block == 0:
-        polls = wait(for_all, programs * blocks, polls)
+        polls = wait(for_all, programs * blocks + FIRST, polls)
     if block == 0:
         finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
     if PRODUCTS_MULTIPLE > 0:

@@ -1,7 +1,8 @@
 """The forward pass of a recurrent layer on a GPU: one launch runs all time steps, and each program owns some units.
 
 A program keeps the state of BU units of BB sequences in registers. At each step it needs the previous h of all units:
-the programs of a batch block exchange h through a buffer of two slots and wait for each other. Work that does not
+the programs of a batch block exchange h through a buffer and wait for each other. With BY_VALUE each step has a slot of
+this buffer, and programs wait for the values in it; otherwise there are two slots and a counter. Work that does not
 depend on the previous h (the input's part, the noise) is done before the wait. Results that the other programs do not
 need are stored after this program has signalled the others.
 
@@ -28,7 +29,7 @@ from noisyact.ops.recurrent.gpu.cells import (
 )
 from noisyact.ops.recurrent.gpu.packing import pack_lines
 from noisyact.ops.recurrent.gpu.products import write_input_product
-from noisyact.ops.triton.barrier import PATIENCE, arrive, wait
+from noisyact.ops.triton.barrier import ABSENT, PATIENCE, arrive, await_values, marked, wait
 
 __all__ = ["forward_kernel"]
 
@@ -71,7 +72,7 @@ def forward_kernel(
     a_ptr, w_ptr, packed_ptr, bi_ptr, bh_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr,
     kept_gate_scale_ptr, kept_state_scale_ptr, h0_ptr, c0_ptr, offsets_ptr, y_ptr, extra_ptr, hn_ptr, cn_ptr,
     exchange_ptr, alarm_ptr, x_ptr, w_ih_ptr, reset_ptr, reset_h_ptr, reset_c_ptr, rows_ptr, mask_seed_ptr, dropout_ptr,
-    layer, T, B, H, P, programs, exchange_size, inputs, first_step, limit_h, limit_c,
+    layer, T, B, H, P, programs, exchange_size, counters, inputs, first_step, limit_h, limit_c,
     KIND: tl.constexpr, HAS_STATE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_P: tl.constexpr, DRAW: tl.constexpr,
     KEEP: tl.constexpr, KEEP_SCALES: tl.constexpr, PRODUCT_MULTIPLE: tl.constexpr, REVERSE: tl.constexpr,
     PACKED: tl.constexpr, RULED: tl.constexpr, RESET: tl.constexpr, ZONEOUT_H: tl.constexpr,
@@ -79,16 +80,17 @@ def forward_kernel(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, ALONE: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run all steps in the order of the recurrence.
 
     h0, c0, hn and cn: [layers, B, H], of which one layer is used. a: [rows, G H], W_ih x; computed here from x if
     PRODUCT_MULTIPLE is not 0; with KEEP it receives the pre-activations. w: [G H, H]. packed: a buffer for the weights
     in reading order. y: [rows, H]. extra: with KEEP, [rows, H], the LSTM's c or the GRU's W_hn h + b_hn. exchange:
-    [2, rows padded to a multiple of BB, P], initially zero, then a counter for each block of the batch. If RESIDENT it
-    holds `exchange_size` numbers for each layer, else those of this layer only, because a large layer has no register
-    left for an offset.
+    int32, initially zero, with BY_VALUE ABSENT: `counters` numbers, first a counter for each block of the batch, then
+    one for all programs; then the slots, each [rows padded to a multiple of BB, P] of y's dtype. If RESIDENT it holds
+    `exchange_size` numbers for each layer, else those of this layer only, because a large layer has no register left
+    for an offset.
 
     The arguments from reset to dropout, first_step and the limits are those of KernelRules; without rules they are not
     used. What the programs exchange is what the next product must see: h after the resets of the next step, times the
@@ -147,26 +149,30 @@ def forward_kernel(
     if MASKED:
         mask_seed = tl.load(mask_seed_ptr)
     slot_size = tl.cdiv(B, BB) * BB * P
-    own = exchange_ptr + m[:, None] * P + n[None, :]
+    if BY_VALUE:
+        slot_size = slot_size.to(tl.int64)  # of as many slots as steps
+    slots_ptr = (exchange_ptr + counters).to(tl.pointer_type(dtype), bitcast=True)
+    counter = exchange_ptr + block
+    FIRST: tl.constexpr = ABSENT if BY_VALUE else 0  # where the counters begin
+    own = slots_ptr + m[:, None] * P + n[None, :]
     # A line of the product is a gate of a unit; the gates of a unit are adjacent and padded to a power of two. If there
     # are enough lines to fill the tensor cores' 64 rows, they are the rows of the product, otherwise the columns.
     line = tl.arange(0, GP * BU)
     gate, unit = line % GP, (pid % programs) * BU + line // GP
     LINES_FIRST: tl.constexpr = ALONE or (GP * BU >= 64 and not RESIDENT)
     if LINES_FIRST:
-        others, in_batch = exchange_ptr + m[None, :] * P + k[:, None], in_rows[None, :]
+        others, in_batch = slots_ptr + m[None, :] * P + k[:, None], in_rows[None, :]
     else:
-        others, in_batch = exchange_ptr + m[:, None] * P + k[None, :], in_rows[:, None]
+        others, in_batch = slots_ptr + m[:, None] * P + k[None, :], in_rows[:, None]
     if not RESIDENT:
         packed = packed_ptr + pid.to(tl.int64) * (GP * BU * P)
         mine = packed + (line[:, None] * P + k[None, :] if LINES_FIRST else line[None, :] * P + k[:, None])
-    counter = (exchange_ptr + 2 * slot_size).to(tl.pointer_type(tl.int32), bitcast=True) + block
     polls = 0
     if PRODUCT_MULTIPLE > 0:
         write_input_product(x_ptr, w_ih_ptr, a_ptr, pid, T * B, G * H, inputs, PRODUCT_MULTIPLE, PRECISION)
         blocks = tl.cdiv(B, BB)
         arrive(counter - block + blocks)
-        polls = wait(counter - block + blocks, programs * blocks, polls)
+        polls = wait(counter - block + blocks, programs * blocks + FIRST, polls)
     BEGINS: tl.constexpr = HAS_STATE or RESET == LEARNED  # whether the state before step 0 may be other than zeros
     START: tl.constexpr = 0 if BEGINS else 1  # the first step with a nonzero previous state
     told = 1 if BEGINS else 0  # how often every program has arrived before step 0
@@ -179,8 +185,12 @@ def forward_kernel(
     else:
         pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
     if BEGINS and not ALONE:
-        tl.store(own + slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
-        arrive(counter)
+        seen = (h * seen_factors if DROPOUT else h).to(dtype)
+        if BY_VALUE:
+            tl.store(own, marked(seen))
+        else:
+            tl.store(own + slot_size, seen)
+            arrive(counter)
     if ALONE:
         next0, next1, next2, next3 = _inputs(0, T, B, H, m, n, inside, a_ptr, offsets_ptr, G, REVERSE, PACKED)
     for i in range(T):
@@ -219,19 +229,23 @@ def forward_kernel(
             seen = (h * seen_factors if DROPOUT else h).to(dtype)
             product = tl.dot(held, tl.trans(seen), product, input_precision=PRECISION)
         elif i >= START:
-            polls = wait(counter, (i + told) * programs, polls)
-            source = others + ((i + 1) & 1) * slot_size
-            if RESIDENT:
-                hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
+            if BY_VALUE:
+                hk, polls = await_values(others + i * slot_size, in_batch & (k < H)[None, :], polls)
                 product = tl.dot(hk, held, product, input_precision=PRECISION)
             else:
-                for k0 in tl.range(0, P, BK, num_stages=STAGES):
-                    hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
-                    wk = tl.load(mine + k0)
-                    if LINES_FIRST:
-                        product = tl.dot(wk, hk, product, input_precision=PRECISION)
-                    else:
-                        product = tl.dot(hk, wk, product, input_precision=PRECISION)
+                polls = wait(counter, (i + told) * programs, polls)
+                source = others + ((i + 1) & 1) * slot_size
+                if RESIDENT:
+                    hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
+                    product = tl.dot(hk, held, product, input_precision=PRECISION)
+                else:
+                    for k0 in tl.range(0, P, BK, num_stages=STAGES):
+                        hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
+                        wk = tl.load(mine + k0)
+                        if LINES_FIRST:
+                            product = tl.dot(wk, hk, product, input_precision=PRECISION)
+                        else:
+                            product = tl.dot(hk, wk, product, input_precision=PRECISION)
         if LINES_FIRST:
             product = tl.trans(product)
         if GP == 4:
@@ -269,7 +283,9 @@ def forward_kernel(
         out, out_c = h, c
         if RESET > 0:
             h, c = tl.where(fresh, anew_h, h), tl.where(fresh, anew_c, c)
-        if not ALONE:
+        if BY_VALUE:
+            tl.store(own + (i + 1) * slot_size, marked((h * seen_factors if DROPOUT else h).to(dtype)))
+        elif not ALONE:
             tl.store(own + (i & 1) * slot_size, (h * seen_factors if DROPOUT else h).to(dtype))
             arrive(counter)
         tl.store(y_ptr + row * H + n[None, :], out.to(dtype), mask=active)

@@ -17,6 +17,7 @@ from noisyact.ops.recurrent.gpu.plan import Plan, Sizes
 from noisyact.ops.recurrent.gpu.rules import NO_RULES, RULES_FLAGS, KernelRules, kernel_rules
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
+from noisyact.ops.triton.barrier import ABSENT
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
@@ -37,13 +38,14 @@ _BACKWARD_FLAGS = (
 
 @functools.lru_cache(maxsize=1024)
 def _launcher(
-    kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, plan: Plan, precision: str, dtypes: tuple,
-    flags: tuple[int, ...],
+    kernel: Any, kind: str, state: Any, gate: Any, hard: bool, draw: bool, plan: Plan, by_value: bool, precision: str,
+    dtypes: tuple, flags: tuple[int, ...],
 ) -> Launcher:  # fmt: skip
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
         "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident, "ALONE": plan.alone,
-        "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps, "launch_cooperative_grid": True,
+        "BY_VALUE": by_value, "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps,
+        "launch_cooperative_grid": True,
     }  # fmt: skip
     if kernel is backward_kernel:
         constants |= {"SLICES": plan.slices, "TEAM": plan.team}
@@ -79,7 +81,7 @@ class Buffers(NamedTuple):
     c_n: Tensor | None
     """[layers, batch, H], the LSTM's final c."""
     exchange: Tensor
-    """[layers, numbers], initially zero: the programs of a launch exchange h through it."""
+    """[layers, numbers], int32: the programs of a launch exchange h through it."""
 
 
 class BackwardBuffers(NamedTuple):
@@ -94,7 +96,7 @@ class BackwardBuffers(NamedTuple):
     gradients: Sequence[Tensor]
     """The gradients of p, b_ih and b_hh of each layer in turn. Without p its gradient is empty."""
     exchange: Tensor
-    """[layers, numbers], initially zero: the programs of a launch exchange gradients through it."""
+    """[layers, numbers], int32: the programs of a launch exchange gradients through it."""
     dh0: Tensor | None
     """[layers, batch, H], the gradient of the initial h; None if it is not needed."""
     dc0: Tensor | None
@@ -155,7 +157,12 @@ def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: in
     """Buffers for stacked layers."""
     h_n = like.new_empty(layers, batch, hidden)
     c_n = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
-    return Buffers(h_n, c_n, like.new_zeros(layers, sizes.exchange))
+    return Buffers(h_n, c_n, _exchange(layers, sizes, like.device))
+
+
+def _exchange(layers: int, sizes: Sizes, device: torch.device) -> Tensor:
+    start = ABSENT.value if sizes.by_value else 0
+    return torch.full((layers, sizes.exchange), start, dtype=torch.int32, device=device)
 
 
 def backward_buffers(
@@ -173,7 +180,7 @@ def backward_buffers(
     if wants_h0:
         dh0 = like.new_empty(layers, batch, hidden)
         dc0 = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
-    exchange = like.new_zeros(layers, sizes.exchange)
+    exchange = _exchange(layers, sizes, like.device)
     if not wants_reset:
         return BackwardBuffers(dgates, sums, gradients, exchange, dh0, dc0)
     dreset_h = like.new_empty(layers, batch, hidden)
@@ -221,13 +228,15 @@ def layer_forward(
         multiple, *rules.flags,
     )  # fmt: skip
     _launcher(
-        forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes, flags
+        forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
+        _precision(), dtypes, flags,
     )(
         (sizes.programs * sizes.blocks,),
         (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, offsets, y,
          extra if count else y, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None,
          *rules.tensors),
-        (index, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, inputs, *rules.numbers),
+        (index, steps, batch, hidden, sizes.padded, sizes.programs, sizes.exchange, sizes.counters, inputs,
+         *rules.numbers),
     )  # fmt: skip
     return y, a, extra
 
@@ -277,14 +286,15 @@ def layer_backward(
         *rules.flags,
     )  # fmt: skip
     _launcher(
-        backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, _precision(), dtypes, flags
+        backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
+        _precision(), dtypes, flags,
     )(
         (sizes.programs * sizes.blocks,),
         (a, extra if len(extra) else y, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets,
          dy, dh_n, dc_n,
          dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, seen, dreset_h, dreset_c,
          *rules.tensors),
-        (index, rounds, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange, inputs,
-         *rules.numbers),
+        (index, rounds, steps, batch, hidden, sizes.padded, sizes.slice, sizes.programs, sizes.exchange, sizes.counters,
+         inputs, *rules.numbers),
     )  # fmt: skip
     return gradients, dw_ih, dw_hh, dx

@@ -89,7 +89,7 @@ def forward(
         own = [LayerWeights(*map(_contiguous, layer)) for layer in weights]
         return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise)
     launches = _launches()
-    sizes = forward_sizes(plan, batch, hidden, size)
+    sizes = forward_sizes(plan, call.steps, batch, hidden, size)
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     kept = [x]
     launches.check_alarm()
@@ -126,7 +126,7 @@ def backward(
     kind, batch, (wide, hidden) = call.kind, call.batch, weights[0].w_hh.shape
     size, device = x.element_size(), x.device
     plan = backward_plan(kind, batch, hidden, size, processors(device))
-    sizes = backward_sizes(plan, kind, batch, hidden, size)
+    sizes = backward_sizes(plan, kind, call.steps, batch, hidden, size)
     h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
     if not plan.persistent or weights[0].w_hr is not None:

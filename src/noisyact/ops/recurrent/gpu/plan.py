@@ -19,6 +19,11 @@ _RESIDENT = 256
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
 """The largest numbers of rows and inputs for which the launch computes the products over all rows."""
 
+_MOST_SLOTS, _UNITS_BY_VALUE = 1 << 24, 128
+"""A layer exchanges at most so many bytes with a slot for each step; longer sequences share two slots. In backward it
+has at most so many units: the registers of a program do not hold the addresses of more while it waits for values.
+"""
+
 _ALONE_UNITS, _ALONE_BYTES = 128, 1 << 17
 """The most units and the most bytes of recurrent weights of a layer whose units are all in one program."""
 _ALONE = ((8, 4), (16, 4), (32, 8), (64, 8))
@@ -173,32 +178,41 @@ class Sizes(NamedTuple):
     """The result of :func:`padded_size`."""
     slice: int
     """The result of :func:`slice_size` in backward; 0 in forward."""
+    counters: int
+    """The number of 32-bit counters with which a layer's exchange buffer begins, padded to 128 bytes."""
     exchange: int
-    """The number of elements of a layer's exchange buffer: two slots, followed by 32-bit counters."""
+    """The size of a layer's exchange buffer in units of 32 bits: the counters, followed by the slots."""
+    by_value: bool
+    """Whether each step has a slot, and programs wait for the values in it. Otherwise there are two slots."""
 
 
 @functools.lru_cache(maxsize=1024)
-def forward_sizes(plan: Plan, batch: int, hidden: int, size: int) -> Sizes:
+def forward_sizes(plan: Plan, steps: int, batch: int, hidden: int, size: int) -> Sizes:
     """The sizes of the forward pass. `size` is the number of bytes of an element."""
     padded, blocks = padded_size(hidden, plan), plan.blocks(batch)
-    exchange = _exchange_size(blocks * plan.rows * padded, blocks + 1, size)
-    return Sizes(plan.programs(hidden), blocks, padded, 0, exchange)
+    exchange = _exchange(plan, steps, blocks * plan.rows * padded * size, blocks + 1)
+    return Sizes(plan.programs(hidden), blocks, padded, 0, *exchange)
 
 
 @functools.lru_cache(maxsize=1024)
-def backward_sizes(plan: Plan, kind: str, batch: int, hidden: int, size: int) -> Sizes:
+def backward_sizes(plan: Plan, kind: str, steps: int, batch: int, hidden: int, size: int) -> Sizes:
     """The sizes of the backward pass.
 
     There is one counter for each block of the batch, one for all programs, and one for each team in its own 128 bytes.
     """
     padded, blocks, programs = padded_size(hidden, plan), plan.blocks(batch), plan.programs(hidden)
     counters = blocks + 1 if plan.team == 1 else (2 + blocks // 32 + blocks * programs // plan.team) * 32
-    exchange = _exchange_size(blocks * plan.rows * GATES[kind] * padded, counters, size)
-    return Sizes(programs, blocks, padded, slice_size(kind, padded, plan), exchange)
+    few_units = hidden <= _UNITS_BY_VALUE
+    exchange = _exchange(plan, steps, blocks * plan.rows * GATES[kind] * padded * size, counters, few_units)
+    return Sizes(programs, blocks, padded, slice_size(kind, padded, plan), *exchange)
 
 
-def _exchange_size(slot: int, counters: int, size: int) -> int:
-    return -(-(2 * slot + -(-4 * counters // size)) // 64) * 64  # aligns each layer's buffer to 128 bytes
+def _exchange(plan: Plan, steps: int, slot: int, counters: int, few_units: bool = True) -> tuple[int, int, bool]:
+    """`counters`, `exchange` and `by_value` of the sizes, for slots of this number of bytes."""
+    by_value = plan.resident and not plan.alone and few_units and (steps + 1) * slot <= _MOST_SLOTS
+    counters = -(-counters // 32) * 32
+    slots = steps + 1 if by_value else 0 if plan.alone else 2
+    return counters, counters + -(-slots * slot // 128) * 32, by_value
 
 
 def _power_of_two(number: int) -> int:
