@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["cosine", "exp2", "log2", "reciprocal", "sine", "square_root"]
+__all__ = ["cosine", "exp2", "flip_sign", "log2", "reciprocal", "sine", "square_root"]
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
@@ -53,6 +53,28 @@ def square_root(x):
         return tl.sqrt(x)
     else:
         return _instruction("sqrt.approx.ftz.f32", x)
+
+
+@triton.jit
+def flip_sign(v, x, WHERE_SET: tl.constexpr):
+    """v, float32, with its sign bit flipped where that of x is set, or where that of x is not set."""
+    if INTERPRETED:
+        bits = x.to(tl.int32, bitcast=True)
+        if not WHERE_SET:
+            bits = ~bits
+        return (v.to(tl.int32, bitcast=True) ^ (bits & -0x80000000)).to(tl.float32, bitcast=True)
+    elif WHERE_SET:
+        return _logic("0x78", v, x)
+    else:
+        return _logic("0xd2", v, x)
+
+
+@triton.jit
+def _logic(TABLE: tl.constexpr, v, x):
+    """The bits of v, of x and of the sign combined by a truth table. Triton takes long for four operations."""
+    return tl.inline_asm_elementwise(
+        "lop3.b32 $0, $1, $2, 0x80000000, " + TABLE + ";", "=f,f,f", [v, x], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton import knobs
+from triton import JITFunction, knobs
+
+from noisyact.ops.triton import ahead
 
 __all__ = ["Launcher"]
 
@@ -34,6 +36,26 @@ class Launcher:
         self._kernel, self._constants = kernel, constants
         self._tail = tuple(constants[name] for name in kernel.arg_names if name in constants)
         self._compiled: dict[Any, Any] = {}
+        self._ahead: Any = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been compiled for this launcher, nor is being compiled."""
+        return not self._compiled and self._ahead is None
+
+    def compile_ahead(self, tensors: Sequence[Tensor | torch.dtype | float | None], numbers: tuple[int, ...]) -> None:
+        """Compile the kernel in another thread for a later call; a dtype stands for a tensor that is still to come."""
+        if isinstance(self._kernel, JITFunction):  # the interpreter compiles nothing
+            self._ahead = ahead.compile_ahead(self._kernel, (*tensors, *numbers), self._constants)
+
+    def _compile(self, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> Any:
+        """The first launch for arguments of these kinds."""
+        ahead.prepared()
+        if self._ahead is not None:
+            self._ahead.join()
+        elif isinstance(self._kernel, JITFunction):
+            ahead.in_turns(self._kernel)
+        return self._kernel[grid](*arguments, **self._constants)
 
     def __call__(
         self, grid: tuple[int, ...], tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]
@@ -48,7 +70,7 @@ class Launcher:
         key = (device, _kinds(numbers), *map(_LOW_BITS, addresses))
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._kernel[grid](*tensors, *numbers, **self._constants)
+            compiled = self._compile(grid, (*tensors, *numbers))
             if compiled is not None:  # the interpreter returns None
                 self._compiled[(torch.cuda.current_device(), *key[1:])] = compiled
             return
@@ -83,7 +105,7 @@ class Launcher:
             device = torch._C._cuda_getDevice() if self._compiled else None
             compiled = self._compiled.get((device, *key))
             if compiled is None:
-                compiled = self._kernel[grid](*tensors, *numbers, *last, **self._constants)
+                compiled = self._compile(grid, (*tensors, *numbers, *last))
                 if compiled is not None:  # the interpreter returns None
                     self._compiled[(torch.cuda.current_device(), *key)] = compiled
             elif _watched():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from noisyact.ops.triton.instructions import exp2, log2, reciprocal
+from noisyact.ops.triton.instructions import exp2, flip_sign, log2, reciprocal
 
 __all__ = ["HARD", "NONE", "SOFT_SIGMOID", "SOFT_TANH", "drawn_epsilon", "expected_epsilon", "phi", "phi_derivatives"]
 
@@ -159,17 +159,18 @@ def _with_sign(v, x):
     if v.dtype == tl.float64:
         return tl.where(x < 0.0, -v, v)
     else:
-        bits = v.to(tl.int32, bitcast=True) ^ (x.to(tl.int32, bitcast=True) & -0x80000000)
-        return bits.to(tl.float32, bitcast=True)
+        return flip_sign(v, x, True)
 
 
 @triton.jit
 def _directed(v, x, LEAK: tl.constexpr):
     """d(x) v with d(x) = -sgn(x) sgn(1 - alpha)."""
-    if LEAK >= 0.0:
+    if LEAK < 0.0:
+        return _with_sign(v, x)
+    elif v.dtype == tl.float64:
         return _with_sign(-v, x)
     else:
-        return _with_sign(v, x)
+        return flip_sign(v, x, False)
 
 
 @triton.jit

@@ -39,7 +39,7 @@ __all__ = ["backward_kernel"]
 
 @triton.jit(
     do_not_specialize=["layer", "rounds", "T", "B", "programs", "inputs", "first_step", "limit_h", "limit_c"],
-    do_not_specialize_on_alignment=["seed_ptr", "alarm_ptr", "reset_ptr", "rows_ptr", "mask_seed_ptr"],
+    do_not_specialize_on_alignment=["seed_ptr", "out_ptr", "alarm_ptr", "reset_ptr", "rows_ptr", "mask_seed_ptr"],
 )
 def backward_kernel(
     a_ptr, extra_ptr, y_ptr, w_ptr, packed_ptr, p_ptr, seed_ptr, gate_scale_ptr, state_scale_ptr, h0_ptr, c0_ptr,

@@ -13,7 +13,7 @@ from torch import Tensor
 from noisyact.ops.recurrent.gpu.backward import backward_kernel
 from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows
 from noisyact.ops.recurrent.gpu.forward import forward_kernel
-from noisyact.ops.recurrent.gpu.plan import Plan, Sizes
+from noisyact.ops.recurrent.gpu.plan import Plan, Sizes, backward_plan, backward_sizes, processors
 from noisyact.ops.recurrent.gpu.rules import NO_RULES, RULES_FLAGS, KernelRules, kernel_rules
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
@@ -124,6 +124,8 @@ class Forward(NamedTuple):
     buffers: Buffers
     rules: Sequence[KernelRules] | None
     """One for each layer; None for layers without rules."""
+    wants_x: bool = False
+    """Whether the gradient of the first layer's input will be needed."""
 
 
 class Backward(NamedTuple):
@@ -201,7 +203,9 @@ def layer_forward(
 
     Returns: h at every step; and for backward the pre-activations, and the LSTM's c or the GRU's W_hn h + b_hn.
     """
-    (kind, noise, seeds, steps, batch, offsets, _, reverse, given, _), plan, sizes, h0, c0, keep, kept, buffers, _ = run
+    (kind, noise, seeds, steps, batch, offsets, _, reverse, given, _), plan, sizes, h0, c0, keep, kept, buffers, *_ = (
+        run
+    )
     rules = NO_RULES if run.rules is None else run.rules[index]
     w_ih, w_hh, b_ih, b_hh, p, _ = weights
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
@@ -227,10 +231,13 @@ def layer_forward(
         reverse, offsets is not None, h0 is not None, b_hh is not None, p is not None, keep, kept is not None,
         multiple, *rules.flags,
     )  # fmt: skip
-    _launcher(
+    launcher = _launcher(
         forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
         _precision(), dtypes, flags,
-    )(
+    )  # fmt: skip
+    if keep and launcher.is_new:
+        _compile_backward_ahead(run, index, x, weights)
+    launcher(
         (sizes.programs * sizes.blocks,),
         (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, offsets, y,
          extra if count else y, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None,
@@ -298,3 +305,52 @@ def layer_backward(
          inputs, *rules.numbers),
     )  # fmt: skip
     return gradients, dw_ih, dw_hh, dx
+
+
+def _compile_backward_ahead(run: Forward, index: int, x: Tensor, weights: LayerWeights) -> None:
+    """Compile the kernel of :func:`layer_backward` in another thread while that of :func:`layer_forward` is compiled.
+
+    The guess is that y will have a gradient, and the final state none. Otherwise backward compiles another kernel.
+    """
+    call, h0, c0 = run.call, run.h0, run.c0
+    noise = call.noise if run.kept is None else run.kept
+    kind, offsets, seed, dtype = call.kind, call.offsets, call.seeds[index], x.dtype
+    w_ih, w_hh, _, _, p, _ = weights
+    inputs, hidden, size = w_ih.shape[1], w_hh.shape[1], x.element_size()
+    plan = backward_plan(kind, call.batch, hidden, size, processors(x.device))
+    sizes = backward_sizes(plan, kind, call.steps, call.batch, hidden, size)
+    rules = NO_RULES if run.rules is None else run.rules[index]
+    reset_h = None if call.rules is None else call.rules[index].reset_h
+    wants_state = h0 is not None and h0.requires_grad
+    wants_reset = reset_h is not None and reset_h.requires_grad
+    wants_weights = w_ih.requires_grad or w_hh.requires_grad
+    wants_seen = wants_weights and rules.change_product()
+    multiple, wants_x = 0, {False}
+    if wants_weights and offsets is None and plan.writes_products(*x.shape):
+        # The layers above the first have the same forward kernel, but need the gradient of their input.
+        multiple, wants_x = math.gcd(8, hidden, inputs), {run.wants_x or index > 0, run.wants_x or len(call.seeds) > 1}
+    dtypes = (dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
+
+    def given(condition: Any) -> torch.dtype | None:
+        return dtype if condition else None
+
+    for wants in wants_x if plan.persistent else ():
+        flags = (
+            call.reverse, offsets is not None, h0 is not None, p is not None, True, False, False, wants_state, multiple,
+            wants, wants_seen, wants_reset, *rules.flags,
+        )  # fmt: skip
+        launcher = _launcher(
+            backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
+            _precision(), dtypes, flags,
+        )  # fmt: skip
+        if not launcher.is_new:
+            continue
+        lstm, product = kind == "lstm", given(multiple)
+        launcher.compile_ahead(
+            (dtype, dtype, dtype, w_hh, given(plan.team > 1 or not plan.resident), p, seed, noise.gate_scale,
+             noise.state_scale, h0, c0, offsets, dtype, None, None, dtype, given(wants_state),
+             given(wants_state and lstm), torch.float32, dtype, torch.int32, _alarm(), product, given(wants), product,
+             product, given(wants), given(wants_seen), given(wants_reset), given(wants_reset and lstm), *rules.tensors),
+            (index, call.steps, call.steps, call.batch, hidden, sizes.padded, sizes.slice, sizes.programs,
+             sizes.exchange, sizes.counters, inputs if multiple else 0, *rules.numbers),
+        )  # fmt: skip

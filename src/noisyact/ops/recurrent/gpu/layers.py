@@ -20,7 +20,7 @@ from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
-from noisyact.ops.triton import on
+from noisyact.ops.triton import ahead, on
 
 __all__ = ["backward", "forward", "layers"]
 
@@ -59,6 +59,7 @@ def layers(
 @functools.cache
 def _launches() -> Any:
     """The module that imports Triton, imported on first use."""
+    ahead.prepare()
     from noisyact.ops.recurrent.gpu import launches
 
     return launches
@@ -90,13 +91,15 @@ def forward(
         return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise)
     launches = _launches()
     sizes = forward_sizes(plan, call.steps, batch, hidden, size)
-    form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    wants_x, form, x = x.requires_grad, x.shape[:-1], x.reshape(-1, x.shape[-1])
     kept = [x]
     launches.check_alarm()
     with on(device), ProductsAsCudnn():
         buffers = launches.forward_buffers(kind, x, count, batch, hidden, sizes)
         rules = launches.rules_of(call, hidden)
-        run = launches.Forward(call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers, rules)
+        run = launches.Forward(
+            call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers, rules, wants_x
+        )
         for index, own in enumerate(weights):
             in_launch = call.offsets is None and plan.writes_products(*x.shape)
             results = launches.layer_forward(
