@@ -17,7 +17,12 @@ FIRST = "layers_equal_the_reference or cells"
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "part"),
-    [("recurrent", FIRST), ("recurrent", f"not ({FIRST})"), ("steps", None), ("activation attention ntm", None)],
+    [
+        ("recurrent", FIRST),
+        ("recurrent exchange", f"not ({FIRST})"),
+        ("steps", None),
+        ("activation attention ntm", None),
+    ],
 )
 def test_kernels_in_the_interpreter(names, part):
     """Triton decides at its import whether kernels are interpreted."""
