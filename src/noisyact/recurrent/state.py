@@ -265,6 +265,12 @@ def seeded_dropout(
     """
     if rate == 1:
         return torch.zeros_like(x)
-    sizes = [x.shape[1]] * x.shape[0] if sizes is None else sizes
-    dropped = recurrent_mask(seed, *recurrent_positions(sizes, x.device, first_step, rows), x.shape[-1], rate, block=4)
+    if sizes is None:  # without a list of sizes, which would be a constant of a graph
+        shape = x.shape[:-1]
+        steps = torch.arange(shape[0], device=x.device)[:, None] + first_step
+        rows = torch.arange(shape[1], device=x.device) if rows is None else rows
+        steps, rows = steps.expand(shape).reshape(-1), rows.expand(shape).reshape(-1)
+    else:
+        steps, rows = recurrent_positions(sizes, x.device, first_step, rows)
+    dropped = recurrent_mask(seed, steps, rows, x.shape[-1], rate, block=4)
     return x * ((~dropped).to(x.dtype) / (1.0 - rate)).reshape(x.shape)
