@@ -167,6 +167,21 @@ def test_checkpoints_go_both_ways(table, kind, noise):
             ours.load_state_dict(broken)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_state_can_be_detached_in_place(kind, layers, backend):
+    """As in truncated backpropagation through time."""
+    layer, state, gradients = kind(4, 3, layers, backend=backend), None, []
+    for seed in range(2):
+        y, state = layer(torch.ones(5, 2, 4), state, seed=seed)
+        gradients += torch.autograd.grad(y.sum() + sum(t.sum() for t in tensors((y, state))), [*layer.parameters()])
+        for part in tensors((y, state))[1:]:
+            part.detach_()
+            assert not part.requires_grad
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 def test_what_recurrent_layers_of_torch_offer_is_there():
     ours, torchs = na.NoisyLSTM(4, 3, 2, bidirectional=True), nn.LSTM(4, 3, 2, bidirectional=True)
     ours.flatten_parameters()
