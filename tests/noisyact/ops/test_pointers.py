@@ -15,6 +15,7 @@ from noisyact import functional as F
 from noisyact.ops.activation import native, noisy_activation, reference
 from noisyact.ops.matmul import matmul
 from noisyact.ops.native.unit import address, contiguous
+from noisyact.ops.recurrent.gpu.call import packed_rows
 
 SEED, PAIR = torch.tensor(7), [1.0, 0.0, -1.0, 1.0]
 OURS = Path(na.__file__).parent
@@ -238,3 +239,16 @@ def test_a_kernel_allocates_on_the_cpu_whatever_the_default_device(kind, packed)
     with torch.device("meta"):
         found = gradients()
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_what_the_launches_keep_on_the_cpu_is_there_whatever_the_default_device():
+    """torch.set_default_device("cuda") is usual. Only memory of the CPU can be pinned."""
+    launches = pytest.importorskip("noisyact.ops.recurrent.gpu.launches")
+    packed_rows.cache_clear()
+    wanted = packed_rows((3, 2, 2), True, torch.device("cpu"))
+    packed_rows.cache_clear()
+    launches._alarm.cache_clear()
+    with torch.device("meta"):
+        assert launches._alarm().device.type == "cpu"
+        found = packed_rows((3, 2, 2), True, torch.device("cpu"))
+    assert all(torch.equal(mine, right) for mine, right in zip(found, wanted, strict=True))
