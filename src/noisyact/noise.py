@@ -352,13 +352,13 @@ class _CompiledStream:
     """
 
     def __init__(self) -> None:
-        self.state = torch.zeros((), dtype=torch.int64)
+        self.state = torch.zeros((), dtype=torch.int64, device="cpu")
         self._started = False
 
     def start(self) -> None:
         """Initialise the state from torch's seed, at the first call only."""
         if not self._started:
-            self.state = torch.full((), torch.initial_seed() & (2**62 - 1), dtype=torch.int64)
+            self.state = torch.full((), torch.initial_seed() & (2**62 - 1), dtype=torch.int64, device="cpu")
             self._started = True
 
     def next(self, device: torch.device) -> Tensor:

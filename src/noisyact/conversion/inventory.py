@@ -132,7 +132,7 @@ def inventory(model: nn.Module, *inputs: Any, **keywords: Any) -> Inventory:
             noisy.append(Found(name, type(module).__name__))
         elif _saturates(module):
             saturating.append(Found(name, type(module).__name__, why=_why(module)))
-        elif is_activation(module):
+        elif is_activation(module) or isinstance(module, (NoisyRecurrent, NoisyCell)):
             others.append(Found(name, type(module).__name__, why=_why(module)))
     calls = _run_calls(model, inputs, keywords) if inputs or keywords else _source_calls(model)
     return Inventory(tuple(noisy), tuple(saturating), tuple(calls), tuple(others))
@@ -151,6 +151,8 @@ def _saturates(module: nn.Module) -> bool:
 
 def _why(module: nn.Module) -> str:
     if isinstance(module, (NoisyRecurrent, NoisyCell)):
+        if module.kind == "rnn_relu":
+            return "does not saturate on both sides"
         return "noisify replaces it" if is_substitute(module) else "was made without noise"
     return obstacle(module) or "noisify replaces it"
 

@@ -12,7 +12,7 @@ from torch.overrides import has_torch_function
 from noisyact.ops.dispatch import exporting, tracing
 from noisyact.ops.recurrent.checks import check_sizes
 
-__all__ = ["first_state", "input_rows", "of_these_sizes"]
+__all__ = ["described", "first_state", "input_rows", "of_these_sizes"]
 
 
 def input_rows(layer: Any, input: Tensor | PackedSequence, hx: Any) -> tuple[Tensor, list[int] | None, bool, Any]:
@@ -68,7 +68,7 @@ def first_state(layer: Any, batch: int, hx: Any, packed: PackedSequence | None) 
     states: list[Any] = list(hx) if isinstance(hx, (tuple, list)) and layer.kind == "lstm" else [hx]
     if len(states) != len(shapes) or not all(isinstance(state, Tensor) for state in states):
         wanted = "a tensor" if len(shapes) == 1 else "the tensors (h, c)"
-        raise TypeError(f"{type(layer).__name__}: hx must be {wanted}, not {_described(hx)}")
+        raise TypeError(f"{type(layer).__name__}: hx must be {wanted}, not {described(hx)}")
     for place, (state, shape) in enumerate(zip(states, shapes, strict=True)):
         if tuple(state.shape) != shape:
             name = f"hx[{place}]"
@@ -86,7 +86,8 @@ def of_these_sizes(x: Tensor) -> Tensor:
     return torch.stack(torch.stack(x.unbind(0)).unbind(1), 1)
 
 
-def _described(hx: Any) -> str:
+def described(hx: Any) -> str:
+    """The types of what was given as a state, for an error."""
     parts = [type(part).__name__ for part in hx] if isinstance(hx, (tuple, list)) else []
     return (
         f"{type(hx).__name__} of {', '.join(parts) or 'nothing'}"

@@ -46,7 +46,7 @@ def choose_uncached(backend: str, device: torch.device, xi: bool, is_transformed
         xi: whether the caller gives xi rather than a seed.
         is_transformed: whether a torch.func transform or forward-mode differentiation is active.
     """
-    name = _of_device(device) if backend == "auto" else backend
+    name = _of_device(device) if backend == "auto" else check(backend)  # the attribute may have been set
     if name == "reference":
         return name
     obstacle = _obstacle(name, device, xi, is_transformed)

@@ -14,6 +14,7 @@ from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.checks import MisfitError, check_rules
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, PLAIN_STATE, StateRules
 from noisyact.recurrent import backends
+from noisyact.recurrent.arguments import described
 from noisyact.recurrent.calls import CellCall, LSTMCellCall
 from noisyact.recurrent.execution import run_cell
 from noisyact.recurrent.noise import EvaluationRule, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
@@ -82,9 +83,13 @@ class NoisyCell(EvaluationRule, nn.RNNCellBase):
             )
         shape = (*x.shape[:-1], self.hidden_size)
         for place, (given, what) in enumerate(((h, "h"), (c, "c"))):
+            if given is not None and not isinstance(given, Tensor):
+                raise TypeError(f"{name}: {what} must be a tensor, not {type(given).__name__}")
             if given is not None and given.shape != shape:
                 raise _misfit(name, what, f"hidden{place}", tuple(given.shape), shape)
         count = NONLINEARITIES[self.kind]
+        if xi is not None and not isinstance(xi, Tensor):
+            raise TypeError(f"{name}: xi must be a tensor, not {type(xi).__name__}")
         if xi is not None and xi.shape != (*x.shape[:-1], count, self.hidden_size):
             raise ValueError(
                 f"{name}: xi must be of shape {(*x.shape[:-1], count, self.hidden_size)}, not {tuple(xi.shape)}"
@@ -108,7 +113,7 @@ class NoisyCell(EvaluationRule, nn.RNNCellBase):
         if seed is not None or rows is not None or step != 0:
             seed = as_seed(seed, inputs.device)
             rows = rows.reshape(-1) if isinstance(rows, Tensor) else rows
-            check_position(step, 1, rows, batch, seed, inputs.device)
+            check_position(step, 1, rows, batch, seed, inputs.device, "step")
         if reset is not None or reset_to is not None:
             h, c = self._reset(h, c, reset, reset_to)
         masked = self.training and bool(self.zoneout or self.recurrent_dropout)
@@ -203,7 +208,8 @@ class NoisyLSTMCell(NoisyCell):
         rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return the new h and c. xi, [batch, 5, H] in the order i, f, g, o and tanh of c, replaces the drawn noise."""
-        if symbolic(input, hx, xi) or (reset is not None and symbolic(reset)):
+        more = (reset is not None or seed is not None) and symbolic(reset, reset_to, seed, step, rows)
+        if more or symbolic(input, hx, xi):
             return as_leaf(
                 self,
                 input,
@@ -215,6 +221,9 @@ class NoisyLSTMCell(NoisyCell):
                 step=None if isinstance(step, int) and step == 0 else step,
                 rows=rows,
             )
+        if hx is not None and not (isinstance(hx, (tuple, list, Tensor)) and len(hx) == 2):
+            given = f"a tensor of shape {tuple(hx.shape)}" if isinstance(hx, Tensor) else described(hx)
+            raise TypeError(f"{type(self).__name__}: hx must be the tensors (h, c), not {given}")
         h, c = (None, None) if hx is None else hx
         new_h, new_c = self._step(input, h, c, xi, reset, reset_to, seed, step, rows)
         return new_h, new_c  # pyright: ignore[reportReturnType]
@@ -245,7 +254,8 @@ class NoisyGRUCell(NoisyCell):
         reset_to: Tensor | None = None, seed: int | Tensor | None = None, step: int = 0, rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Return the new h. xi, [batch, 3, H] in the order r, z, n, replaces the drawn noise."""
-        if symbolic(input, hx, xi) or (reset is not None and symbolic(reset)):
+        more = (reset is not None or seed is not None) and symbolic(reset, reset_to, seed, step, rows)
+        if more or symbolic(input, hx, xi):
             return as_leaf(
                 self,
                 input,
@@ -289,7 +299,8 @@ class NoisyRNNCell(NoisyCell):
         reset_to: Tensor | None = None, seed: int | Tensor | None = None, step: int = 0, rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Return the new h. xi, [batch, 1, H], replaces the drawn noise."""
-        if symbolic(input, hx, xi) or (reset is not None and symbolic(reset)):
+        more = (reset is not None or seed is not None) and symbolic(reset, reset_to, seed, step, rows)
+        if more or symbolic(input, hx, xi):
             return as_leaf(
                 self,
                 input,

@@ -103,8 +103,8 @@ def _with_both_biases(weights: LayerWeights) -> LayerWeights:
     return weights._replace(b_hh=torch.zeros_like(b_ih)) if b_hh is None and b_ih is not None else weights
 
 
-def _stacked(states: Sequence[Tensor]) -> Tensor:
-    return states[0].unsqueeze(0) if len(states) == 1 else torch.stack(list(states))
+def _stacked(states: tuple[Tensor, ...]) -> Tensor:
+    return torch.stack(states)  # of one layer too: a view could not be detached in place, as nn.LSTM's state can
 
 
 def _run_layer(

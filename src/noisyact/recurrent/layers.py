@@ -222,7 +222,7 @@ class NoisyRecurrent(EvaluationRule, nn.RNNBase):
             batched = x if sizes is None else x.reshape(len(sizes), sizes[0], x.shape[-1])
             y, *states = function[self.kind](batched, state, *shared, False)  # pyright: ignore[reportCallIssue, reportArgumentType]
         else:
-            y, *states = function[self.kind](x, torch.tensor(sizes), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
+            y, *states = function[self.kind](x, torch.tensor(sizes, device="cpu"), state, *shared)  # pyright: ignore[reportCallIssue, reportArgumentType]
         return y.reshape(*x.shape[:-1], y.shape[-1]), states[0], states[1] if c is not None else None
 
     def _finish(self, y: Tensor, h: Tensor, c: Tensor | None, packed: PackedSequence | None, unbatched: bool) -> Any:

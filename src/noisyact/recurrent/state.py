@@ -165,14 +165,20 @@ def check_reset(reset: Any, shape: tuple[int, ...], device: torch.device) -> Non
         )
 
 
-def check_position(first_step: Any, steps: int, rows: Any, batch: int, seed: Any, device: torch.device) -> None:
-    """Raise an error unless the position of the noise fits the input, and there is a seed if it is not the default."""
+def check_position(
+    first_step: Any, steps: int, rows: Any, batch: int, seed: Any, device: torch.device, name: str = "first_step"
+) -> None:
+    """Raise an error unless the position of the noise fits the input, and there is a seed if it is not the default.
+
+    Args:
+        name: what the caller's argument is called.
+    """
     if not isinstance(first_step, (int, torch.SymInt)) or isinstance(first_step, bool):
-        raise TypeError(f"first_step must be an int, not {first_step!r}")
+        raise TypeError(f"{name} must be an int, not {first_step!r}")
     if first_step < 0 or first_step + steps > LAST_STEP:
-        raise ValueError(f"first_step={first_step}: the {steps} steps must be in [0, {LAST_STEP}]")
+        raise ValueError(f"{name}={first_step}: the {steps} steps must be in [0, {LAST_STEP}]")
     if seed is None and (rows is not None or first_step != 0):
-        raise ValueError("first_step and rows say which part of a seed's noise a call has: they need seed")
+        raise ValueError(f"{name} and rows say which part of a seed's noise a call has: they need seed")
     if rows is None:
         return
     if not isinstance(rows, Tensor) or rows.dtype is not torch.int64:
@@ -259,6 +265,12 @@ def seeded_dropout(
     """
     if rate == 1:
         return torch.zeros_like(x)
-    sizes = [x.shape[1]] * x.shape[0] if sizes is None else sizes
-    dropped = recurrent_mask(seed, *recurrent_positions(sizes, x.device, first_step, rows), x.shape[-1], rate, block=4)
+    if sizes is None:  # without a list of sizes, which would be a constant of a graph
+        shape = x.shape[:-1]
+        steps = torch.arange(shape[0], device=x.device)[:, None] + first_step
+        rows = torch.arange(shape[1], device=x.device) if rows is None else rows
+        steps, rows = steps.expand(shape).reshape(-1), rows.expand(shape).reshape(-1)
+    else:
+        steps, rows = recurrent_positions(sizes, x.device, first_step, rows)
+    dropped = recurrent_mask(seed, steps, rows, x.shape[-1], rate, block=4)
     return x * ((~dropped).to(x.dtype) / (1.0 - rate)).reshape(x.shape)

@@ -50,6 +50,20 @@ def test_what_was_left_and_why(kind):
     assert why in " ".join(str(found).split())
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: na.NoisyRNN(2, 3, nonlinearity="relu", noise=None, hard=False),
+        lambda: na.NoisyRNNCell(2, 3, nonlinearity="relu", noise=None),
+    ],
+)
+def test_a_relu_network_of_ours_without_noise_is_named(made):
+    """accelerate makes one of nn.RNN."""
+    with pytest.warns(UserWarning, match=r"1 NoisyRNN(Cell)? \(does not saturate on both sides\)"):
+        na.noisify(nn.Sequential(made()))
+    assert na.inventory(made()).complete
+
+
 def test_calls_are_among_what_was_left():
     class Net(nn.Module):
         def forward(self, x):

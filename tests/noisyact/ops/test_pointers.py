@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import noisyact as na
 from noisyact import functional as F
 from noisyact.ops.activation import native, noisy_activation, reference
 from noisyact.ops.matmul import matmul
 from noisyact.ops.native.unit import address, contiguous
+from noisyact.ops.recurrent.gpu.call import packed_rows
 
 SEED, PAIR = torch.tensor(7), [1.0, 0.0, -1.0, 1.0]
 OURS = Path(na.__file__).parent
@@ -212,3 +214,41 @@ def test_no_assertion_stands_before_an_address():
     for file in (OURS / "ops").rglob("*.py"):
         found = [node.lineno for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Assert)]
         assert not found or file.name not in GUARDS, f"{file}: assert in lines {found}"
+
+
+@pytest.mark.parametrize("kind", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_kernel_allocates_on_the_cpu_whatever_the_default_device(kind, packed):
+    """Where the default device is a GPU, its memory was given to the C kernel."""
+    state = {} if packed else {"reset": torch.rand(5, 3) < 0.3}
+    layer = kind(4, 6, 2, dropout=0.2, zoneout=0.2, recurrent_dropout=0.3)
+    soft, activation = kind(4, 6, noise=None, hard=False), na.NoisyHardTanh(num_parameters=6)
+    x = torch.randn(5, 3, 4)
+    given = pack_padded_sequence(x, torch.tensor([5, 3, 2])) if packed else x
+
+    def gradients():
+        y, _ = layer(given, seed=3, **state)
+        z, _ = soft(given, seed=3, **state)
+        y, z = (y.data, z.data) if packed else (y, z)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            y = activation(y)
+        return torch.autograd.grad((y * z).sum(), [*layer.parameters(), *soft.parameters(), *activation.parameters()])
+
+    wanted = gradients()
+    with torch.device("meta"):
+        found = gradients()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_what_the_launches_keep_on_the_cpu_is_there_whatever_the_default_device():
+    """torch.set_default_device("cuda") is usual. Only memory of the CPU can be pinned."""
+    launches = pytest.importorskip("noisyact.ops.recurrent.gpu.launches")
+    packed_rows.cache_clear()
+    wanted = packed_rows((3, 2, 2), True, torch.device("cpu"))
+    packed_rows.cache_clear()
+    launches._alarm.cache_clear()
+    with torch.device("meta"):
+        assert launches._alarm().device.type == "cpu"
+        found = packed_rows((3, 2, 2), True, torch.device("cpu"))
+    assert all(torch.equal(mine, right) for mine, right in zip(found, wanted, strict=True))

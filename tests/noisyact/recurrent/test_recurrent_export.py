@@ -194,6 +194,24 @@ def test_resets_are_an_input_of_the_graph():
         torch.testing.assert_close(found, layer(x, reset=reset, reset_to=reset_to))
 
 
+@needs_scan
+@pytest.mark.parametrize("kind", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
+def test_the_state_after_a_reset_may_have_any_batch_size(kind):
+    layer, states = kind(3, 4, 2).eval(), 2 if kind is na.NoisyLSTM else 1
+
+    def reset_to(batch: int):
+        given = tuple(torch.randn(2, batch, 4) for _ in range(states))
+        return given if states == 2 else given[0]
+
+    example = {"reset": torch.rand(4, 3) < 0.5, "reset_to": reset_to(3)}
+    sizes = {"input": {0: T, 1: B}, "reset": {0: T, 1: B}, "reset_to": ({1: B}, {1: B}) if states == 2 else {1: B}}
+    program = torch.export.export(layer, (torch.randn(4, 3, 3),), example, dynamic_shapes=sizes)
+    for steps, batch in SIZES:
+        x, reset, to = 3 * torch.randn(steps, batch, 3), torch.rand(steps, batch) < 0.5, reset_to(batch)
+        found = program.module()(x, reset=reset, reset_to=to)
+        torch.testing.assert_close(found, layer(x, reset=reset, reset_to=to))
+
+
 class Cells(nn.Module):
     """One step of each kind of cell."""
 

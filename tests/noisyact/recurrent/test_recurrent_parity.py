@@ -167,6 +167,21 @@ def test_checkpoints_go_both_ways(table, kind, noise):
             ours.load_state_dict(broken)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [na.NoisyLSTM, na.NoisyGRU, na.NoisyRNN])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_state_can_be_detached_in_place(kind, layers, backend):
+    """As in truncated backpropagation through time."""
+    layer, state, gradients = kind(4, 3, layers, backend=backend), None, []
+    for seed in range(2):
+        y, state = layer(torch.ones(5, 2, 4), state, seed=seed)
+        gradients += torch.autograd.grad(y.sum() + sum(t.sum() for t in tensors((y, state))), [*layer.parameters()])
+        for part in tensors((y, state))[1:]:
+            part.detach_()
+            assert not part.requires_grad
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 def test_what_recurrent_layers_of_torch_offer_is_there():
     ours, torchs = na.NoisyLSTM(4, 3, 2, bidirectional=True), nn.LSTM(4, 3, 2, bidirectional=True)
     ours.flatten_parameters()
@@ -181,6 +196,13 @@ def test_what_recurrent_layers_of_torch_offer_is_there():
 
 X, PACKED = torch.randn(5, 2, 4), pack_sequence([torch.randn(3, 4), torch.randn(2, 4)])
 STATE = torch.zeros(1, 2, 3)
+
+
+def with_backend(module: nn.Module, backend: str) -> nn.Module:
+    module.backend = backend
+    return module
+
+
 WRONG = {
     "input size": (lambda: na.NoisyLSTM(4, 3)(torch.randn(5, 2, 7)), RuntimeError, "4, got 7"),
     "packed input size": (lambda: na.NoisyGRU(6, 3)(PACKED), RuntimeError, "6, got 4"),
@@ -211,6 +233,10 @@ WRONG = {
     "dropout": (lambda: na.NoisyGRU(4, 3, 2, dropout=1.5), ValueError, "dropout"),
     "backend": (lambda: na.NoisyLSTM(4, 3, backend="gpu"), ValueError, "backend='gpu'"),
     "cell's backend": (lambda: na.NoisyGRUCell(4, 3, backend="CPU"), ValueError, "backend='CPU'"),
+    "backend that was set": (lambda: with_backend(na.NoisyLSTM(4, 3), "gpu")(X), ValueError, "backend='gpu'"),
+    "cell's backend that was set": (
+        lambda: with_backend(na.NoisyGRUCell(4, 3), "gpu")(X[0]), ValueError, "backend='gpu'"
+    ),
     "eval_noise": (lambda: na.NoisyLSTM(4, 3, eval_noise="mean"), ValueError, "eval_noise='mean'"),
     "nonlinearity": (lambda: na.NoisyRNN(4, 3, nonlinearity="sine"), ValueError, "nonlinearity='sine'"),
     "cell's nonlinearity": (lambda: na.NoisyRNNCell(4, 3, nonlinearity="elu"), ValueError, "nonlinearity='elu'"),
@@ -227,6 +253,11 @@ WRONG = {
     "cell integers": (lambda: na.NoisyGRUCell(4, 3)(torch.ones(2, 4, dtype=torch.int32)), TypeError, "int32"),
     "cell h": (lambda: na.NoisyGRUCell(4, 3)(X[0], STATE[0, :1]), ValueError, r"h must.*\(2, 3\), not \(1, 3\)"),
     "cell c": (lambda: na.NoisyLSTMCell(4, 3)(X[0], (STATE[0], STATE)), ValueError, r"c must.*\(1, 2, 3\)"),
+    "cell state": (lambda: na.NoisyLSTMCell(4, 3)(X[0], STATE[0, 0]), TypeError, r"not a tensor of shape \(3,\)"),
+    "cell's tuple of one": (lambda: na.NoisyLSTMCell(4, 3)(X[0], STATE[:1].unbind()), TypeError, "not tuple of Tensor"),
+    "cell's numbers": (lambda: na.NoisyLSTMCell(4, 3)(X[0], (0, 0)), TypeError, "h must be a tensor, not int"),
+    "a tuple for a GRU cell": (lambda: na.NoisyGRUCell(4, 3)(X[0], (STATE[0],)), TypeError, "a tensor, not tuple"),
+    "cell xi of a number": (lambda: na.NoisyGRUCell(4, 3)(X[0], xi=1.0), TypeError, "xi must be a tensor, not float"),
     "cell xi": (lambda: na.NoisyLSTMCell(4, 3)(X[0], xi=torch.ones(2, 3)), ValueError, r"\(2, 5, 3\), not \(2, 3\)"),
     "cell xi, GRU": (lambda: na.NoisyGRUCell(4, 3)(X[0], xi=torch.ones(2, 5, 3)), ValueError, r"\(2, 3, 3\), not"),
     "function's xi": (

@@ -188,5 +188,7 @@ def test_what_cannot_run_says_so():
     for cell in (na.NoisyLSTMCell(3, 4), na.NoisyGRUCell(3, 4)):
         with pytest.raises(ValueError, match=r"reset must be of shape \(5,\)"):
             cell(torch.randn(5, 3), reset=torch.zeros(4, dtype=torch.bool))
-        with pytest.raises(ValueError, match="they need seed"):
+        with pytest.raises(ValueError, match=r"step and rows .* they need seed"):
             cell(torch.randn(5, 3), step=2)
+        with pytest.raises(ValueError, match=r"^step=-1"):
+            cell(torch.randn(5, 3), seed=1, step=-1)

@@ -39,6 +39,19 @@ def test_sizes_cost_two_graphs(name: str) -> None:
     assert counter.frame_count == 2
 
 
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_sizes_of_a_seeded_call_cost_two_graphs(with_rows: bool) -> None:
+    """With all that a seed replays: noise, zoneout, recurrent dropout, and dropout between the layers."""
+    layer = na.NoisyLSTM(3, 4, 2, dropout=0.4, zoneout=0.2, recurrent_dropout=0.3)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True)
+    for steps, batch in SIZES:
+        x, reset = torch.randn(steps, batch, 3), torch.rand(steps, batch) < 0.3
+        given = {"seed": torch.tensor(batch), "reset": reset, "rows": torch.arange(batch) + 2 if with_rows else None}
+        torch.testing.assert_close(compiled(x, **given), layer(x, **given))
+    assert counter.frame_count == 2
+
+
 def test_the_count_counts() -> None:
     """The reference's time loop is unrolled in the graph, and each number of steps needs its own."""
     layer, counter = na.NoisyRNN(3, 4, noise=None, backend="reference"), CompileCounterWithBackend("eager")

@@ -59,6 +59,33 @@ def test_nodes_have_what_nodes_of_torch_modules_have() -> None:
     assert str(ours) == str(torchs)
 
 
+def test_a_cell_is_a_node_whatever_argument_is_traced() -> None:
+    reset, names = torch.tensor([True, False, False]), ("reset", "reset_to", "seed", "step", "rows")
+
+    class Steps(nn.Module):
+        """A step of each kind of cell, of which one argument is an input."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.cells = nn.ModuleList(kind(5, 6) for kind in (na.NoisyLSTMCell, na.NoisyGRUCell, na.NoisyRNNCell))
+            self.given = {"reset": reset, "seed": 3}
+            self.name = name
+
+        def forward(self, value) -> list:
+            lstm, *others = self.cells
+            pair = (value, value) if self.name == "reset_to" else value
+            return [
+                lstm(X[0], **{**self.given, self.name: pair}),
+                *(cell(X[0], **{**self.given, self.name: value}) for cell in others),
+            ]
+
+    for name, value in zip(names, (reset, H[0], 4, 2, torch.tensor([4, 0, 9])), strict=True):
+        model = Steps(name)
+        traced = torch.fx.symbolic_trace(model)
+        assert [node.op for node in traced.graph.nodes].count("call_module") == 3
+        torch.testing.assert_close(traced(value), model(value))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_functions_are_nodes(training: bool) -> None:
     w, u, p = torch.randn(24, 5), torch.randn(24, 6), torch.rand(5)

@@ -65,8 +65,8 @@ def backward(
     dtype = x.dtype if x.dtype in _DTYPES and g.dtype is x.dtype else torch.float32
     flat_g, flat, flat_p = contiguous(g, dtype), contiguous(x, dtype), None if p is None else contiguous(p)
     n, p_size = flat.numel(), 0 if flat_p is None else flat_p.numel()
-    gx, gp = torch.empty_like(flat), torch.empty(p_size)
-    partial = torch.zeros(-(-n // _chunk(p_size)) * p_size)
+    gx, gp = torch.empty_like(flat), torch.empty(p_size, device=native.CPU)
+    partial = torch.zeros(-(-n // _chunk(p_size)) * p_size, device=native.CPU)
     settings = _settings(dtype, n, flat_p, scale, seed, scheme, pair)
     native.function("noisyact_activation_backward", 7)(
         ctypes.addressof(settings), address(flat_g, n, dtype), address(flat, n, dtype), address(flat_p),

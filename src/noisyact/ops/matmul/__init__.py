@@ -34,7 +34,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     if len(shape) != 2 or len(other) != 2 or shape[1] != other[0] or left.is_neg() or right.is_neg():
         raise _misfit(left, right)
     rows, depth, columns = *shape, other[1]
-    out = torch.empty(rows, columns, dtype=dtype)
+    out = torch.empty(rows, columns, dtype=dtype, device=native.CPU)
     begins = left.data_ptr(), right.data_ptr()
     if 0 in begins and left.numel() and right.numel():
         raise ValueError("a factor of a matrix product has no memory: its storage was freed")

@@ -14,7 +14,10 @@ import torch  # must precede loading the library, whose OpenMP calls bind to tor
 
 from noisyact.ops.native.build import LIBRARIES, levels, library_path
 
-__all__ = ["function", "library", "loaded", "runs", "status"]
+__all__ = ["CPU", "function", "library", "loaded", "runs", "status"]
+
+CPU = torch.device("cpu")
+"""Where the memory of a C kernel is. Without it torch allocates on its default device, which a user may have set."""
 
 
 @functools.cache

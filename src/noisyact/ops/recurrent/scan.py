@@ -51,6 +51,8 @@ def layer(
 
     # A slice of a state of several layers would make the batch size a constant of the graph.
     first = (h.clone(),) if c is None else (h.clone(), c.clone())
+    reset_h, reset_c = (None if to is None else to.clone() for to in (rules.reset_h, rules.reset_c))
+    rules = rules._replace(reset_h=reset_h, reset_c=reset_c)
     from_input = F.linear(x, weights.w_ih, weights.b_ih)
     given = (from_input,) if rules.reset is None else (from_input, rules.reset)
     last, y = scan(advance, first, given, reverse=reverse)

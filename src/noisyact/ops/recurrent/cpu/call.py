@@ -144,7 +144,7 @@ def run(
     """Call a C function with the layer, its weights in the order of LayerWeights (None means p = 1) and arguments."""
     *matrices, p, w_hr = weights
     if p is None:
-        p = torch.ones(call.nonlinearities * call.hidden, dtype=call.dtype)
+        p = torch.ones(call.nonlinearities * call.hidden, dtype=call.dtype, device=native.CPU)
     tensors = (*matrices, p, w_hr, *arguments)
     passed = [a.data_ptr() if isinstance(a, Tensor) else a for a in tensors]
     if 0 in passed:
@@ -186,6 +186,6 @@ def dropout_factors(call: LayerCall, state: Sequence[Tensor | None]) -> Tensor |
     """The mask of the recurrent dropout, [batch, output]; None if there is none."""
     if call.rules is None or not call.rules.dropout:
         return None
-    factors = torch.empty(call.batch, call.output, dtype=call.dtype)
+    factors = torch.empty(call.batch, call.output, dtype=call.dtype, device=native.CPU)
     run("noisyact_recurrent_dropout", call, (None,) * 6, call.rules.structure(rows=state[3]), factors)
     return factors

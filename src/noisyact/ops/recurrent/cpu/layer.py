@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops.matmul import matmul
+from noisyact.ops.native import CPU
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.cpu.call import LayerCall, dropout_factors, plan, run
 from noisyact.ops.recurrent.cpu.rules import previous_h, take_resets
@@ -66,13 +67,13 @@ def forward(
     x, h0, c0, *weights = _ready((x, h0, c0, *weights))
     size, hidden, keep = x.shape[1], call.hidden, call.keep
     together, packed_size, _ = plan(call.kind, hidden, call.output, size, call.dtype)
-    empty = functools.partial(torch.empty, dtype=call.dtype)
+    empty = functools.partial(torch.empty, dtype=call.dtype, device=CPU)
     h = empty(call.rows, call.output)
     m = empty(0 if weights[5] is None else call.rows if keep else call.batch, hidden)
     if keep:
         extra = empty(call.extra_rows, hidden)
     else:
-        extra = torch.zeros(call.batch, hidden, dtype=call.dtype) if c0 is None else c0.clone()
+        extra = torch.zeros(call.batch, hidden, dtype=call.dtype, device=CPU) if c0 is None else c0.clone()
         extra = torch.cat([extra, extra]) if call.zoned_c else extra
     gates = empty(call.rows, call.gates * hidden) if keep or not together else None
     packed = empty(packed_size)
@@ -115,7 +116,7 @@ def backward(
     if dh_n is not None:
         dh = dh.clone()
         dh[_last_rows(call.sizes, call.reverse)] += dh_n
-    empty, zeros = (functools.partial(f, dtype=call.dtype) for f in (torch.empty, torch.zeros))
+    empty, zeros = (functools.partial(f, dtype=call.dtype, device=CPU) for f in (torch.empty, torch.zeros))
     carry = zeros(call.batch, hidden) if dc_n is None or kind != "lstm" else dc_n.clone()
     dgates, dh0 = empty(call.rows, call.width), empty(call.batch, output) if wants_h0 else None
     sums, dh_sum = empty(call.nonlinearities * hidden + call.width), None if w_hr is None else torch.empty_like(h)
@@ -173,10 +174,10 @@ def _last_rows(sizes: Sequence[int], reverse: bool) -> Tensor | slice:
         return slice(0, batch)
     if sizes[-1] == batch:
         return slice((steps - 1) * batch, steps * batch)
-    rows = torch.tensor(sizes)
+    rows, row = torch.tensor(sizes, device=CPU), torch.arange(batch, device=CPU)
     offsets = rows.cumsum(0) - rows
-    lengths = (rows[:, None] > torch.arange(batch)).sum(0)
-    return offsets[lengths - 1] + torch.arange(batch)
+    lengths = (rows[:, None] > row).sum(0)
+    return offsets[lengths - 1] + row
 
 
 def _recurrent_weights(

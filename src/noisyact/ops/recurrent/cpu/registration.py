@@ -36,7 +36,7 @@ def layer(
         batch = x.shape[1] if sizes is None else sizes[0]
         h = x.new_zeros(batch, weights.w_hh.shape[1])
         c = (h if weights.w_hr is None else x.new_zeros(batch, weights.w_hr.shape[1])) if kind == "lstm" else None
-    noise, rows = noise.kept(), None if sizes is None else torch.tensor(sizes, dtype=torch.int64)
+    noise, rows = noise.kept(), None if sizes is None else torch.tensor(sizes, dtype=torch.int64, device="cpu")
     settings = (kind, *noise.as_text(), noise.state_scale, noise.gate_scale, reverse)
     y, h_n, c_n, *_ = _layer(x.flatten(0, -2), rows, h, c, *weights, seed, *settings, *rules)
     return y.reshape(*x.shape[:-1], y.shape[-1]), h_n, c_n

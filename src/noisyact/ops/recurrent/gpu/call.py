@@ -64,10 +64,10 @@ def extra_rows(kind: str, rows: int, zoneout_c: float) -> int:
 def packed_rows(sizes: tuple[int, ...], reverse: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """The first row of each step, int32; and for each row, the row of the previous h in ``[every h; initial h]``."""
     check_sizes(sizes)
-    size = torch.tensor(sizes)
+    size = torch.tensor(sizes, device="cpu")
     offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])
-    step = torch.repeat_interleave(torch.arange(len(sizes)), size)
-    place = torch.arange(int(offsets[-1])) - offsets[step]
+    step = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), size)
+    place = torch.arange(int(offsets[-1]), device="cpu") - offsets[step]
     other = step + 1 if reverse else step - 1
     known = (other >= 0) & (other < len(sizes))
     other = other.clamp(0, len(sizes) - 1)

@@ -60,7 +60,7 @@ def _precision() -> str:
 @functools.cache
 def _alarm() -> Tensor:
     """An integer in host memory that the kernels can write."""
-    return torch.zeros(1, dtype=torch.int32, pin_memory=torch.cuda.is_available())
+    return torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=torch.cuda.is_available())
 
 
 def check_alarm() -> None:
