@@ -96,7 +96,7 @@ def layers() -> Iterator[tuple[str, Run]]:
     """Forward and backward of layers: all steps in one launch, weights in registers or in parts, or step by step."""
     small, odd = {"hidden": 40, "inputs": 16}, {"hidden": 37, "inputs": 7}
     large = {"hidden": 300 if DEVICE == "cuda" else 270, "inputs": 9}
-    wide = {"hidden": 133, "inputs": 7}
+    wide, middle = {"hidden": 133, "inputs": 7}, {"hidden": 100, "inputs": 7}
     packed, reverse = {**odd, "packed": True}, {**odd, "reverse": True, "state": False}
     ruled = {"share": 0.3, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
     masked = {"zoneout": (0.3, 0.2), "dropout": 0.4, "packed": True}
@@ -130,6 +130,9 @@ def layers() -> Iterator[tuple[str, Run]]:
     ]
     if DEVICE == "cuda":  # the interpreter takes minutes for these
         cases += [
+            ("one launch, programs wait for values", PROCESSORS, "lstm", "nah", middle),
+            ("one launch, programs wait for values", PROCESSORS, "gru", "nan", {**middle, "packed": True}),
+            ("one launch, programs wait for values", PROCESSORS, "lstm", "nah", {**middle, **ruled}),
             ("one launch, programs wait for each other", PROCESSORS, "lstm", "nah", wide),
             ("one launch, programs wait for each other", PROCESSORS, "gru", "nan", {**wide, "packed": True}),
             ("one launch, programs wait for each other", PROCESSORS, "lstm", "nah", {**wide, **ruled}),
