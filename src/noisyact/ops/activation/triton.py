@@ -13,7 +13,7 @@ from noisyact.compiling import constant
 from noisyact.equations import expected_epsilon
 from noisyact.estimators import Estimator
 from noisyact.ops.activation.arguments import check_gradient
-from noisyact.ops.triton import ahead, constants_of, obstacle, on
+from noisyact.ops.triton import constants_of, obstacle, on
 from noisyact.pairs import HardPair
 from noisyact.schemes import Scheme
 
@@ -119,6 +119,8 @@ def _launchers(
     per_feature: bool, stochastic: bool, scheme: Scheme, pair: HardPair, tile: int, warps: int, dtypes: tuple
 ) -> tuple[Any, Any]:
     """The launchers of the forward and the backward kernel."""
+    from noisyact.ops.triton import ahead
+
     ahead.prepare()
     from noisyact.ops.activation.triton_kernels import backward_kernel, forward_kernel
     from noisyact.ops.triton.launch import Launcher

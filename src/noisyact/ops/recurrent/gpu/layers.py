@@ -20,7 +20,7 @@ from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
 from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
-from noisyact.ops.triton import ahead, on
+from noisyact.ops.triton import on
 
 __all__ = ["backward", "forward", "layers"]
 
@@ -59,6 +59,8 @@ def layers(
 @functools.cache
 def _launches() -> Any:
     """The module that imports Triton, imported on first use."""
+    from noisyact.ops.triton import ahead
+
     ahead.prepare()
     from noisyact.ops.recurrent.gpu import launches
 
