@@ -57,13 +57,15 @@ def check_layer(
         raise MisfitError(f"w_hr must be 2-D, not of shape {tuple(w_hr.shape)}")
     hidden = output if w_hr is None else w_hr.shape[1]
     wide = GATES[kind] * hidden
-    # Written out instead of a loop, because every microsecond of host overhead counts for small layers.
-    _fit("w_ih", w_ih, (wide, width), device, dtype)
-    _fit("w_hh", w_hh, (wide, output), device, dtype)
-    if b_ih is not None:
-        _fit("b_ih", b_ih, (wide,), device, dtype)
-    if b_hh is not None:
-        _fit("b_hh", b_hh, (wide,), device, dtype)
+    # Written out instead of a loop or calls, because every microsecond of host overhead counts for small layers.
+    if w_ih.shape != (wide, width) or w_ih.device != device or w_ih.dtype is not dtype:
+        raise _misfit("w_ih", w_ih, (wide, width), device, dtype)
+    if w_hh.shape != (wide, output) or w_hh.device != device or w_hh.dtype is not dtype:
+        raise _misfit("w_hh", w_hh, (wide, output), device, dtype)
+    if b_ih is not None and (b_ih.shape != (wide,) or b_ih.device != device or b_ih.dtype is not dtype):
+        raise _misfit("b_ih", b_ih, (wide,), device, dtype)
+    if b_hh is not None and (b_hh.shape != (wide,) or b_hh.device != device or b_hh.dtype is not dtype):
+        raise _misfit("b_hh", b_hh, (wide,), device, dtype)
     if w_hr is not None:
         _fit("w_hr", w_hr, (output, hidden), device, dtype)
         if kind != "lstm" or hidden == 0:
@@ -198,14 +200,11 @@ def _check_noise(
         raise TypeError(f"seed must be a tensor, such as torch.tensor(7), not {seed!r}")
     if seed is not None and (seed.numel() != 1 or seed.dtype is not torch.int64 or seed.device != device):
         raise _misfit("seed", seed, (), device, torch.int64)
-    _check_scale(noise.state_scale, device)
-    if noise.gate_scale is not noise.state_scale:
-        _check_scale(noise.gate_scale, device)
-
-
-def _check_scale(scale: Tensor, device: torch.device) -> None:
-    if scale.numel() != 1 or scale.device != device or not scale.is_floating_point():
-        raise _misfit("the noise scale", scale, (), device, "floating point")
+    state, gate = noise.state_scale, noise.gate_scale
+    if state.numel() != 1 or state.device != device or not state.is_floating_point():
+        raise _misfit("the noise scale", state, (), device, "floating point")
+    if gate is not state and (gate.numel() != 1 or gate.device != device or not gate.is_floating_point()):
+        raise _misfit("the noise scale", gate, (), device, "floating point")
 
 
 def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> None:
