@@ -14,15 +14,12 @@ from noisyact.compiling import constant
 __all__ = ["batched", "exporting", "exporting_to_onnx", "plain", "traced", "tracing", "transformed"]
 
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")  # the dispatch key of gradients under is_grads_batched
-_PLAIN = (Tensor, torch.nn.Parameter, type(None))
+_PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
 def plain(*tensors: Tensor | None) -> bool:
     """Whether no tensor is of a subclass and no dispatch mode is active, so that a kernel can use the addresses."""
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN:
-            return False
-    return torch._C._len_torch_dispatch_stack() == 0
+    return _PLAIN.issuperset(map(type, tensors)) and torch._C._len_torch_dispatch_stack() == 0
 
 
 def tracing() -> bool:

@@ -17,7 +17,14 @@ from noisyact.recurrent import backends
 from noisyact.recurrent.arguments import described
 from noisyact.recurrent.calls import CellCall, LSTMCellCall
 from noisyact.recurrent.execution import run_cell
-from noisyact.recurrent.noise import EvaluationRule, fresh_seeds, noise_in_force, recurrent_noise, reset_recurrent
+from noisyact.recurrent.noise import (
+    EvaluationRule,
+    fresh_seeds,
+    noise_in_force,
+    noise_of,
+    recurrent_noise,
+    reset_recurrent,
+)
 from noisyact.recurrent.state import (
     as_seed,
     check_position,
@@ -101,7 +108,8 @@ class NoisyCell(EvaluationRule, nn.RNNCellBase):
         h = inputs.new_zeros(batch, self.hidden_size) if h is None else h.reshape(batch, self.hidden_size)
         if self.kind == "lstm":
             c = inputs.new_zeros(h.shape) if c is None else c.reshape(h.shape)
-        noise, drawn = noise_in_force(self, inputs)
+        own = noise_of(self)
+        noise, drawn = noise_in_force(self, own, inputs)
         if not drawn:
             xi = None
         w_ih, w_hh, b_ih, b_hh = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
@@ -132,7 +140,7 @@ class NoisyCell(EvaluationRule, nn.RNNCellBase):
         separate = self.kind == "gru"
         new_h, new_c = run_cell(
             self.kind, a if separate else a + q, q if separate else None, h, c,
-            None if self.noise is None else self.noise.all_p(1)[0], noise,
+            None if own is None else own.all_p(1)[0], noise,
             seed=seed if drawn and xi is None else None,
             xi=None if xi is None else xi.reshape(batch, count, self.hidden_size), backend=self.backend,
             first_step=step, rows=rows,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisyact.noise import recurrent_normal, recurrent_positions
 from noisyact.ops.activation.reference import working_dtype
-from noisyact.ops.dispatch import exporting, exporting_to_onnx, plain, traced, transformed
+from noisyact.ops.dispatch import exporting, exporting_to_onnx, plain, traced, tracing, transformed
 from noisyact.ops.recurrent import reference, scan
 from noisyact.ops.recurrent.cell import cell
 from noisyact.ops.recurrent.checks import check_cell, check_layer, check_rules
@@ -57,22 +57,23 @@ def run_layers(
         if rules is not None:
             hidden = width if own.w_hr is None else own.w_hr.shape[1]
             check_rules(kind, rules[index], x, x.shape[0] if sizes is None else None, batch, width, hidden)
-    if any((own.b_ih is None) != (own.b_hh is None) for own in weights):
-        weights = [_with_both_biases(own) for own in weights]
-    choose = backends.choose_uncached if torch.compiler.is_compiling() else backends.choose
+        if (own.b_ih is None) != (own.b_hh is None):
+            weights = [_with_both_biases(own) for own in weights]
+    compiling = torch.compiler.is_compiling()
+    in_trace = compiling or tracing()
+    choose = backends.choose_uncached if compiling else backends.choose
     path = choose(backend, x.device, xi is not None, transformed())
     if path == "triton" and x.shape[-2] == 0:  # without rows there is nothing to launch
         path = "reference"
-    if traced() and xi is None and seeds[0] is None and (rules is None or rules[0].mask_seed is None):
+    if in_trace and xi is None and seeds[0] is None and (rules is None or rules[0].mask_seed is None):
         path = _exported(path, backend, sizes is None)
-    if sizes is None and (path == "reference" or not torch.compiler.is_compiling()):
+    if sizes is None and (path == "reference" or not compiling):
         sizes = [batch] * x.shape[0]  # in a graph these are constants
-    if path == "triton" and sizes is not None and x.numel() > 0 and not traced():
-        layers = [
-            own if own.p is None or own.p.dtype is x.dtype else own._replace(p=own.p.to(x.dtype)) for own in weights
-        ]
-        of_rules = () if rules is None else itertools.chain.from_iterable(own[:5] for own in rules)
-        if plain(x, h, c, *itertools.chain.from_iterable(layers), *of_rules):
+    if path == "triton" and sizes is not None and x.numel() > 0 and not in_trace:
+        dtype = x.dtype
+        layers = [own if own.p is None or own.p.dtype is dtype else own._replace(p=own.p.to(dtype)) for own in weights]
+        tensors = itertools.chain((x, h, c), *layers, *(() if rules is None else [own[:5] for own in rules]))
+        if plain(*tensors):
             return gpu.layers(kind, sizes, x, h, c, layers, seeds, noise, reverse, rules)
     form, x = x.shape[:-1], x if sizes is None else x.reshape(-1, x.shape[-1])
     states: list[tuple[Tensor, Any]] = []

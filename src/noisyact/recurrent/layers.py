@@ -21,6 +21,7 @@ from noisyact.recurrent.noise import (
     current,
     fresh_seeds,
     noise_in_force,
+    noise_of,
     recurrent_noise,
     reset_recurrent,
 )
@@ -116,7 +117,8 @@ class NoisyRecurrent(EvaluationRule, nn.RNNBase):
         called_with = (
             reset is not None or seed is not None or rows is not None or reset_to is not None or first_step != 0
         )
-        if symbolic(input, hx) or (called_with and symbolic(reset, reset_to, seed, first_step, rows)):
+        is_plain = type(input) is Tensor and hx is None and not called_with
+        if not is_plain and symbolic(input, hx, reset, reset_to, seed, first_step, rows):
             return as_leaf(
                 self,
                 input,
@@ -139,20 +141,20 @@ class NoisyRecurrent(EvaluationRule, nn.RNNBase):
         given = None
         if called_with or self.zoneout or self.recurrent_dropout:
             given = state_arguments(self, x, sizes, packed, unbatched, reset, reset_to, seed, first_step, rows)
-        noise = self.noise
-        if self._uses_torch(x, sizes, given):
+        noise = noise_of(self)
+        if noise is None and not self.hard and self._uses_torch(x, sizes, given):
             if torch.compiler.is_compiling():
                 _leave_out_of_graphs()
             y, h_n, c_n = self._torch_layers(x, sizes, h, c)
         else:
             x = of_these_sizes(x) if tracing() else x
             p = [None] * len(self._all_weights) if noise is None else noise.all_p(len(self._all_weights))
-            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(self, x), given)
+            y, h_n, c_n = self._layers(x, sizes, h, c, p, *noise_in_force(self, noise, x), given)
         return self._finish(y, h_n, c_n, packed, unbatched)
 
     def _uses_torch(self, x: Tensor, sizes: list[int] | None, given: StateArguments | None) -> bool:
-        """Whether torch's own layer computes a call: it can, and noisyact's kernels are not faster."""
-        if self.backend != "auto" or self.hard or self.noise is not None or self.rounds:
+        """Whether torch's own layer computes a soft call without noise: noisyact's kernels are not faster."""
+        if self.backend != "auto" or self.rounds:
             return False
         if transformed() or exporting():
             return False
@@ -169,7 +171,8 @@ class NoisyRecurrent(EvaluationRule, nn.RNNBase):
         """The tensors of one layer and direction. `names` is an element of torch's `_all_weights`."""
         tensors = [current(self, name) for name in names]
         w_hr = tensors.pop() if self.proj_size > 0 else None
-        return LayerWeights(*tensors, p=p, w_hr=w_hr)
+        b_ih, b_hh = tensors[2:] or (None, None)
+        return LayerWeights(tensors[0], tensors[1], b_ih, b_hh, p, w_hr)
 
     def _layers(
         self, x: Tensor, sizes: list[int] | None, h: Tensor | None, c: Tensor | None, p: list[Any],

@@ -19,7 +19,7 @@ from noisyact.schemes import Scheme, scheme
 
 __all__ = [
     "EvaluationRule", "RecurrentNoise", "check_schemes", "current", "fresh_seeds", "noise_in_force",
-    "recurrent_noise", "reset_recurrent",
+    "noise_of", "recurrent_noise", "reset_recurrent",
 ]  # fmt: skip
 
 
@@ -144,21 +144,29 @@ def recurrent_noise(
     return RecurrentNoise(kind, state, gate, names, hidden, eval_noise, device, dtype)
 
 
-def noise_in_force(module: Any, like: Tensor) -> tuple[CellNoise, bool]:
+def noise_of(module: Any) -> RecurrentNoise | None:
+    """The submodule `noise` of a layer or cell."""
+    own = module._modules.get("noise")  # faster than getattr, which searches here last
+    return module.noise if own is None else own
+
+
+def noise_in_force(module: Any, noise: RecurrentNoise | None, like: Tensor) -> tuple[CellNoise, bool]:
     """The schemes of a call of a layer or cell, and whether the call draws noise. Rounded gates have a scheme too."""
-    noise, hard, training = module.noise, module.hard, module.training  # once, because modules find attributes slowly
+    hard, training = module.hard, module.training
     rule = module._eval_noise if noise is None else noise.eval_noise
     if noise is None:
         none = torch.zeros((), device=like.device)
         found, drawn = CellNoise(None, None, none, none, hard), False
     else:
-        check_schemes(module.kind, noise.state, noise.gate, hard)
+        if not hard or module.kind == "rnn_relu":
+            check_schemes(module.kind, noise.state, noise.gate, hard)
         noisy = noise.is_noisy(training)
         off = not noisy and rule == "hard"
         state, gate = (None, None) if off else (noise.state, noise.gate)
-        scale = noise.scale
+        scale, gate_scale = noise._buffers.get("scale"), noise._buffers.get("gate_scale")
+        scale = noise.scale if scale is None else scale
         drawn = noisy and ((state is not None and state.draws) or (gate is not None and gate.draws))
-        found = CellNoise(state, gate, scale, noise._buffers.get("gate_scale", scale), hard)
+        found = CellNoise(state, gate, scale, scale if gate_scale is None else gate_scale, hard)
     if rule == "binary" and not training:
         everywhere = torch.full((), ROUNDED.scale, dtype=found.gate_scale.dtype, device=like.device)
         found = found._replace(gate=ROUNDED, gate_scale=everywhere)

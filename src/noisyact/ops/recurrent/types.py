@@ -65,7 +65,7 @@ class CellNoise(NamedTuple):
 
     def unwritten(self) -> CellNoise:
         """Like :meth:`kept`, but a GPU kernel writes the scales: an allocation has less host overhead than a copy."""
-        state = torch.empty(1, dtype=torch.float32, device=self.state_scale.device)
+        state = self.state_scale.new_empty(1, dtype=torch.float32)
         gate = state if self.gate_scale is self.state_scale else torch.empty_like(state)
         return CellNoise(self.state, self.gate, state, gate, self.hard)
 

@@ -69,7 +69,10 @@ def on(device: torch.device) -> Any:
     """A context manager that makes the device current. It does nothing if the device already is."""
     # torch.cuda.current_device also checks whether CUDA is initialised; here it is, because a tensor is on the device.
     here = device.type != "cuda" or torch._C._cuda_getDevice() == device.index
-    return contextlib.nullcontext() if here else torch.cuda.device(device)
+    return _HERE if here else torch.cuda.device(device)
+
+
+_HERE = contextlib.nullcontext()
 
 
 def check(like: Tensor, **wanted: tuple[Tensor | None, tuple[int, ...]]) -> None:

@@ -16,6 +16,7 @@ from noisyact.ops.recurrent.gpu.forward import forward_kernel
 from noisyact.ops.recurrent.gpu.plan import Plan, Sizes, backward_plan, backward_sizes, processors
 from noisyact.ops.recurrent.gpu.rules import NO_RULES, RULES_FLAGS, KernelRules, kernel_rules
 from noisyact.ops.recurrent.gpu.settings import functions
+from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.ops.triton.barrier import ABSENT
 from noisyact.ops.triton.launch import Launcher
@@ -168,12 +169,12 @@ def _exchange(layers: int, sizes: Sizes, device: torch.device) -> Tensor:
 
 
 def backward_buffers(
-    kind: str, like: Tensor, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool, wants_reset: bool,
-    sizes: Sizes,
+    kind: str, like: Tensor, rows: int, layers: int, batch: int, hidden: int, has_p: bool, wants_h0: bool,
+    wants_reset: bool, sizes: Sizes,
 ) -> BackwardBuffers:  # fmt: skip
     """Buffers for stacked layers."""
     gates = GATES[kind]
-    dgates = like.new_empty(like.shape[0], (6 if kind == "gru" else gates) * hidden)
+    dgates = like.new_empty(rows, (6 if kind == "gru" else gates) * hidden)
     count, wide = NONLINEARITIES[kind] if has_p else 0, 4 if gates > 1 else 1
     sums = torch.empty(sizes.blocks, (count + wide) * hidden, dtype=torch.float32, device=like.device)
     parts = [count * hidden, gates * hidden, gates * hidden]
@@ -191,13 +192,14 @@ def backward_buffers(
 
 
 def layer_forward(
-    run: Forward, index: int, x: Tensor, weights: LayerWeights, in_launch: bool, form: Sequence[int]
+    run: Forward, index: int, x: Tensor, rows: int, weights: LayerWeights, in_launch: bool, form: Sequence[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run one layer, like reference.layer with xi from the seed. The final h and c are in the buffers.
 
     Args:
         index: the layer's index in the states and buffers.
-        weights: contiguous tensors; with `in_launch` x must be contiguous too.
+        x: [rows, input]; with `in_launch` contiguous, and of any leading dimensions.
+        weights: contiguous tensors.
         in_launch: whether the launch also computes the input's product.
         form: the leading dimensions of the output: the number of rows, or steps and batch.
 
@@ -213,16 +215,17 @@ def layer_forward(
     exchange = exchange if plan.resident else exchange[index]
     inputs = multiple = 0
     if in_launch:
-        inputs = x.shape[1]
+        inputs = x.shape[-1]
         multiple = math.gcd(8, hidden, inputs)
-        a = x.new_empty(x.shape[0], gates * hidden)
+        a = x.new_empty(rows, gates * hidden)
     else:
-        a = torch.mm(x, w_ih.t())  # addmm has twice the host overhead; the kernel adds the biases instead
+        with ProductsAsCudnn():
+            a = torch.mm(x, w_ih.t())  # addmm has twice the host overhead; the kernel adds the biases instead
     lines = sizes.programs * sizes.blocks * plan.units * (4 if gates > 1 else 1)
     packed = None if plan.resident else x.new_empty(lines * sizes.padded)
     y = x.new_empty(*form, hidden)
     zoneout_c = 0.0 if given is None else given[index].zoneout_c
-    count = extra_rows(kind, x.shape[0], zoneout_c) if keep else 0
+    count = extra_rows(kind, rows, zoneout_c) if keep else 0
     extra = x.new_empty(count, hidden)  # if empty, the kernel gets y instead: no memory has the address 0
     dtypes = (x.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
     kept_scales = (None, None) if kept is None else (kept.gate_scale, kept.state_scale)
@@ -236,7 +239,7 @@ def layer_forward(
         _precision(), dtypes, flags,
     )  # fmt: skip
     if keep and launcher.is_new:
-        _compile_backward_ahead(run, index, x, weights)
+        _compile_backward_ahead(run, index, rows, x, weights)
     launcher(
         (sizes.programs * sizes.blocks,),
         (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, offsets, y,
@@ -280,7 +283,7 @@ def layer_backward(
     w_ih = dw_ih = dw_hh = dx = None
     inputs = multiple = 0
     if x is not None:
-        inputs = x.shape[1]
+        inputs = x.shape[-1]
         multiple = math.gcd(8, hidden, inputs)
         dw_ih, dw_hh = x.new_empty(gates * hidden, inputs), x.new_empty(gates * hidden, hidden)
         w_ih, dx = (weights.w_ih, x.new_empty(x.shape)) if wants_x else (None, None)
@@ -307,7 +310,7 @@ def layer_backward(
     return gradients, dw_ih, dw_hh, dx
 
 
-def _compile_backward_ahead(run: Forward, index: int, x: Tensor, weights: LayerWeights) -> None:
+def _compile_backward_ahead(run: Forward, index: int, rows: int, x: Tensor, weights: LayerWeights) -> None:
     """Compile the kernel of :func:`layer_backward` in another thread while that of :func:`layer_forward` is compiled.
 
     The guess is that y will have a gradient, and the final state none. Otherwise backward compiles another kernel.
@@ -326,7 +329,7 @@ def _compile_backward_ahead(run: Forward, index: int, x: Tensor, weights: LayerW
     wants_weights = w_ih.requires_grad or w_hh.requires_grad
     wants_seen = wants_weights and rules.change_product()
     multiple, wants_x = 0, {False}
-    if wants_weights and offsets is None and plan.writes_products(*x.shape):
+    if wants_weights and offsets is None and plan.writes_products(rows, inputs):
         # The layers above the first have the same forward kernel, but need the gradient of their input.
         multiple, wants_x = math.gcd(8, hidden, inputs), {run.wants_x or index > 0, run.wants_x or len(call.seeds) > 1}
     dtypes = (dtype, noise.state_scale.dtype, noise.gate_scale.dtype)

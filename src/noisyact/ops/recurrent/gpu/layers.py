@@ -9,6 +9,7 @@ registration.py registers the layer for torch.compile.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def forward(
     call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
     kept_noise: CellNoise | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
-    """The results of :func:`layers`, and a list for backward: the input's rows, then three tensors of each layer.
+    """The results of :func:`layers`, and a list for backward: the input, then three tensors of each layer.
 
     Args:
         keep: whether backward will follow.
@@ -89,26 +90,30 @@ def forward(
     size, device = x.element_size(), x.device
     plan = forward_plan(kind, batch, hidden, size, processors(device))
     if not plan.persistent or weights[0].w_hr is not None:
-        own = [LayerWeights(*map(_contiguous, layer)) for layer in weights]
+        own = [_all_contiguous(layer) for layer in weights]
         return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise)
     launches = _launches()
     sizes = forward_sizes(plan, call.steps, batch, hidden, size)
-    wants_x, form, x = x.requires_grad, x.shape[:-1], x.reshape(-1, x.shape[-1])
-    kept = [x]
+    wants_x, (*form, width), kept = x.requires_grad, x.shape, []
+    rows = math.prod(form)
     launches.check_alarm()
-    with on(device), ProductsAsCudnn():
+    with on(device):
         buffers = launches.forward_buffers(kind, x, count, batch, hidden, sizes)
         rules = launches.rules_of(call, hidden)
         run = launches.Forward(
             call, plan, sizes, _contiguous(h0), _contiguous(c0), keep, kept_noise, buffers, rules, wants_x
         )
         for index, own in enumerate(weights):
-            in_launch = call.offsets is None and plan.writes_products(*x.shape)
-            results = launches.layer_forward(
-                run, index, _contiguous(x) if in_launch else x, LayerWeights(*map(_contiguous, own)), in_launch,
-                x.shape[:1] if index < count - 1 else form,
-            )  # fmt: skip
-            x = results[0]
+            in_launch = call.offsets is None and plan.writes_products(rows, width)
+            if in_launch:
+                x = _contiguous(x)
+            elif len(form) > 1:
+                x = x.reshape(rows, width)
+            if index == 0:
+                kept.append(x)
+            form_of_y = form if index == count - 1 else (rows,)
+            results = launches.layer_forward(run, index, x, rows, _all_contiguous(own), in_launch, form_of_y)
+            x, width = results[0], hidden
             kept += results
     h_n, c_n, _ = buffers
     return x, h_n, c_n, kept
@@ -119,7 +124,7 @@ def backward(
     weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
     wants_reset: bool = False,
 ) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
-    """The gradients of the input's rows; of w_ih, w_hh, b_ih, b_hh and p of each layer; and of the states.
+    """The gradients of the input, or of its rows; of w_ih, w_hh, b_ih, b_hh and p of each layer; and of the states.
 
     The states are h0, c0, reset_h and reset_c, each [layers, batch, H]. A gradient that is not wanted is None.
 
@@ -135,25 +140,26 @@ def backward(
     h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
     if not plan.persistent or weights[0].w_hr is not None:
-        own, given = [LayerWeights(*map(_contiguous, layer)) for layer in weights], (_contiguous(dy), dh_n, dc_n)
+        own, given = [_all_contiguous(layer) for layer in weights], (_contiguous(dy), dh_n, dc_n)
+        kept = (x.reshape(-1, x.shape[-1]), *kept[1:])
         return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights, wants_reset)
     found: list[Tensor | None] = []
     launches = _launches()
     launches.check_alarm()
-    with on(device), ProductsAsCudnn():
-        has_p = weights[0].p is not None
-        buffers = launches.backward_buffers(kind, x, count, batch, hidden, has_p, wants_h0, wants_reset, sizes)
+    with on(device):
+        has_p, rows = weights[0].p is not None, kept[2].shape[0]
+        buffers = launches.backward_buffers(kind, x, rows, count, batch, hidden, has_p, wants_h0, wants_reset, sizes)
         all_rules = launches.rules_of(call, hidden)
         run = launches.Backward(call, plan, sizes, h0, c0, dh_n, dc_n, wants_h0, buffers, all_rules)
         for index in reversed(range(count)):
-            own = LayerWeights(*map(_contiguous, weights[index]))
+            own = _all_contiguous(weights[index])
             y, a, extra = kept[3 * index + 1 : 3 * index + 4]
             below = kept[3 * index - 2] if index else x
             rules = None if all_rules is None else all_rules[index]
-            in_launch = wants_weights and call.offsets is None and plan.writes_products(*below.shape)
+            in_launch = wants_weights and call.offsets is None and plan.writes_products(rows, below.shape[-1])
             seen = None
             if wants_weights and rules is not None and rules.change_product():
-                seen = x.new_empty(len(x), hidden)
+                seen = x.new_empty(rows, hidden)
             wants_below = wants_x or index > 0
             (dp, db_ih, db_hh), dw_ih, dw_hh, dx = launches.layer_backward(
                 run, index, _contiguous(dy), (y, a, extra), own, _contiguous(below) if in_launch else None, seen,
@@ -161,14 +167,15 @@ def backward(
             )  # fmt: skip
             if not in_launch:
                 d_ih = buffers.dgates[:, :wide]
-                if wants_weights:
-                    dw_ih = torch.mm(d_ih.t(), below)
-                    if seen is not None:
-                        dw_hh = torch.mm(buffers.dgates[:, -wide:].t(), seen)
-                    else:
-                        h = None if h0 is None else h0[index]
-                        dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
-                dx = torch.mm(d_ih, own.w_ih) if wants_below else None
+                with ProductsAsCudnn():
+                    if wants_weights:
+                        dw_ih = torch.mm(d_ih.t(), below)
+                        if seen is not None:
+                            dw_hh = torch.mm(buffers.dgates[:, -wide:].t(), seen)
+                        else:
+                            h = None if h0 is None else h0[index]
+                            dw_hh = recurrent_weights(buffers.dgates, wide, y, h, call.before, batch, call.reverse)
+                    dx = torch.mm(d_ih, own.w_ih) if wants_below else None
             dy = dx
             found[:0] = (dw_ih, dw_hh, db_ih, db_hh, dp, None)
     of_states = [*((buffers.dh0, buffers.dc0) if wants_h0 else (None, None)), buffers.dreset_h, buffers.dreset_c]
@@ -177,6 +184,13 @@ def backward(
 
 def _contiguous(tensor: Any) -> Any:
     return tensor if tensor is None or tensor.is_contiguous() else tensor.contiguous()
+
+
+def _all_contiguous(weights: LayerWeights) -> LayerWeights:
+    for tensor in weights:
+        if tensor is not None and not tensor.is_contiguous():
+            return LayerWeights(*map(_contiguous, weights))
+    return weights
 
 
 class _EagerLayers(torch.autograd.Function):
@@ -204,7 +218,7 @@ class _EagerLayers(torch.autograd.Function):
             ctx.call, grad_outputs, h0, c0, weights, saved[n + count :], wants_x, wants_h0 or wants_c0,
             any(any(wants[place : _TENSORS * count : _TENSORS]) for place in _PRODUCTS), wants_reset,
         )  # fmt: skip
-        if dx is not None and len(ctx.form) == 3:
+        if dx is not None and dx.dim() != len(ctx.form):
             dx = dx.view(*ctx.form)  # unpacked, because passing a torch.Size takes twice as long
         if ctx.call.rules is not None:
             for index in range(count):
