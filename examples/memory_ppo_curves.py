@@ -1,8 +1,8 @@
 """Learning curves of recurrent PPO: a figure and a table of what memory_ppo.py recorded.
 
-The figure has a panel for each environment: the mean over seeds, and a band from the worst to the best seed. It carries
-the checksum of the records. The table has means and standard deviations over seeds. Steps per second are of CPU time in
-one thread.
+The figure has a row for each kind of cell and a panel for each environment: the mean over seeds, and a band from the
+worst to the best seed. It carries the checksum of the records. The table has means and standard deviations over
+seeds. Steps per second are of CPU time in one thread.
 
 Run: python examples/memory_ppo_curves.py DIR FILE.png
 """
@@ -22,11 +22,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
 from noisyact.text_table import text_table
 from noisyact_lab.engine.folder.files import read_json
 
 HEADER = ("environment", "layer", "seeds", "last return", "evaluation", "rollout", "update", "both")
+CELLS = ("lstm", "gru")
 Runs = dict[str, dict[str, list[dict[str, Any]]]]
 
 
@@ -75,22 +77,35 @@ def table_of(runs: Runs) -> str:
 
 
 def draw(runs: Runs, picture: Path) -> None:
-    """Draw a panel for each environment."""
-    figure, panels = plt.subplots(1, len(runs), figsize=(5.5 * len(runs), 4), layout="constrained", squeeze=False)
-    for panel, (environment, arms) in zip(panels[0], runs.items(), strict=True):
-        for arm, records in arms.items():
-            steps = records[0]["curve"]["steps"]
-            curves = zip(*(record["curve"]["return"] for record in records), strict=True)
-            points = [[value for value in point if value is not None] or [math.nan] for point in curves]
-            (line,) = panel.plot(steps, [statistics.fmean(point) for point in points], label=arm, linewidth=2)
-            worst, best = [min(point) for point in points], [max(point) for point in points]
-            panel.fill_between(steps, worst, best, color=line.get_color(), alpha=0.15, linewidth=0)
-        panel.set(title=environment, xlabel="environment steps", ylabel="return of an episode")
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False, loc="lower right")
+    """Draw a row of panels for each kind of cell, with a panel for each environment."""
+    cells = [cell for cell in CELLS if any(cell in arm for arms in runs.values() for arm in arms)]
+    size = 5.5 * len(runs), 3.4 * len(cells) + 0.6
+    figure, panels = plt.subplots(len(cells), len(runs), figsize=size, layout="constrained", squeeze=False,
+                                  sharex="col", sharey="col")  # fmt: skip
+    for row, cell in zip(panels, cells, strict=True):
+        for panel, (environment, arms) in zip(row, runs.items(), strict=True):
+            for arm, records in arms.items():
+                if cell in arm:
+                    draw_curve(panel, arm, records)
+            panel.set(title=f"{environment}, {cell.upper()}", ylabel="return of an episode")
+            panel.grid(alpha=0.3)
+            panel.spines[["top", "right"]].set_visible(False)
+            if panel.get_legend_handles_labels()[0]:
+                panel.legend(frameon=False, loc="lower right")
+    for panel in panels[-1]:
+        panel.set_xlabel("environment steps")
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=130, metadata={"Record": checksum(runs)})
+
+
+def draw_curve(panel: Axes, arm: str, records: list[dict[str, Any]]) -> None:
+    """Draw the mean of an arm's seeds and the band from the worst to the best."""
+    steps = records[0]["curve"]["steps"]
+    curves = zip(*(record["curve"]["return"] for record in records), strict=True)
+    points = [[value for value in point if value is not None] or [math.nan] for point in curves]
+    (line,) = panel.plot(steps, [statistics.fmean(point) for point in points], label=arm, linewidth=2)
+    worst, best = [min(point) for point in points], [max(point) for point in points]
+    panel.fill_between(steps, worst, best, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
 def main(arguments: list[str] | None = None) -> None:

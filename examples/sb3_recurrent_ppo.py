@@ -5,7 +5,7 @@ a minibatch, which calls the LSTM once for each step. Four policies learn for th
 
     sb3-contrib  the policy as it is, with nn.LSTM
     accelerate   its LSTMs replaced by `na.accelerate` where noisyact's kernels are faster, and still the loop. On a CPU
-                 nn.LSTM is as fast and stays; on a GPU an LSTM of 200 units or more is replaced.
+                 nn.LSTM is as fast and stays; on a GPU an LSTM of 200 to 1,500 units is replaced.
     resets       its LSTMs replaced by the same soft layers of noisyact, and a policy class that gives the resets to the
                  layer: one call for all steps
     noisify      its LSTMs and tanh functions replaced by `na.noisify`, with the class of `resets`

@@ -75,7 +75,7 @@ def why_torch_uncached(
         return why
     if name == "cpu":
         return routing.why_torch_on_cpu(kind, dtype, steps, projection)
-    return routing.why_torch_on_gpu(kind, dtype, batch, hidden, tf32, _processors(device), projection)
+    return routing.why_torch_on_gpu(kind, dtype, steps, batch, hidden, tf32, _processors(device), projection)
 
 
 why_torch = functools.lru_cache(maxsize=1024)(why_torch_uncached)

@@ -15,16 +15,22 @@ from noisyact_lab.report.figures import FIGURES
 from noisyact_lab.report.forest import forest
 from noisyact_lab.site.diagrams import barrier, gradient_paths
 from noisyact_lab.site.results import effects
-from noisyact_lab.site.speed import grid_rows, record
+from noisyact_lab.site.speed import drawn_rows, record
 from noisyact_lab.site.speed_figure import draw_speed
 
 __all__ = ["DRAWINGS", "draw_all"]
 
 
-def _speed_map(root: Path) -> Figure:
-    setting = record(root, "cpu-grid")["setting"]
-    title = f"CPU, 1 thread, torch {setting['torch']}, {setting['date']}: drawn shapes, forward + backward"
-    return draw_map([row for row in grid_rows(root) if not row.case.fixed], title)
+def _speed_map(name: str) -> Callable[[Path], Figure]:
+    """The function that draws the map of a grid's record."""
+
+    def draw(root: Path) -> Figure:
+        setting = record(root, name)["setting"]
+        device = "CPU, 1 thread" if name.startswith("cpu") else setting["device"]
+        title = f"{device}, torch {setting['torch']}, {setting['date']}: drawn shapes, forward + backward"
+        return draw_map(drawn_rows(root, name), title)
+
+    return draw
 
 
 def _without_records(draw: Callable[[], Figure]) -> Callable[[Path], Figure]:
@@ -36,7 +42,8 @@ DRAWINGS: dict[str, Callable[[Path], Figure]] = {
     "barrier": _without_records(barrier),
     "gradient-paths": _without_records(gradient_paths),
     "speed": draw_speed,
-    "speed-map-cpu": _speed_map,
+    "speed-map-cpu": _speed_map("cpu-grid"),
+    "speed-map-h200": _speed_map("h200-grid"),
 }
 """The function that draws each figure, by the name of its file."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from noisyact.ops.recurrent.gpu.plan import in_one_launch
+from noisyact.recurrent.routing import why_torch_on_gpu
 from noisyact_lab.bench.grid.cases import Case
 from noisyact_lab.bench.grid.measure import COLUMNS, Row
 from noisyact_lab.bench.grid.summary import NOISE, geometric_mean, ratio
@@ -14,11 +17,16 @@ from noisyact_lab.engine.folder.files import read_json
 from noisyact_lab.site.markdown import table
 
 __all__ = [
-    "accelerated", "activations", "attention", "grid_means", "grid_rows", "grid_slower", "record", "recurrent", "scope",
-    "search",
+    "accelerated", "accelerated_on_gpu", "activations", "attention", "caption", "drawn_rows", "grid_extent",
+    "grid_groups", "grid_means", "grid_options", "grid_rows", "grid_slower", "ratios", "record", "recurrent", "resets",
+    "scope", "search", "uses_kernels_on_gpu",
 ]  # fmt: skip
 
-_COLUMNS = {"both_ms": "forward + backward", "inference_ms": "inference", "memory_mib": "peak memory"}
+_COLUMNS = {"both_ms": "forward + backward", "graph_ms": "as a graph", "inference_ms": "inference",
+            "memory_mib": "peak memory"}  # fmt: skip
+_CELLS = ("LSTM", "GRU", "RNN")
+H200_PROCESSORS = 132
+"""The number of multiprocessors of the GPU of the records, by which a layer is divided into programs."""
 
 
 @functools.cache
@@ -87,77 +95,182 @@ def search(root: Path) -> str:
 
 
 @functools.cache
-def grid_rows(root: Path) -> tuple[Row, ...]:
-    """The rows of the CPU grid, fixed ones first."""
+def grid_rows(root: Path, name: str) -> tuple[Row, ...]:
+    """The rows of a grid's record, fixed ones first."""
     return tuple(Row(Case(**row["case"]), **{k: v for k, v in row.items() if k != "case"})
-                 for row in record(root, "cpu-grid")["rows"])  # fmt: skip
+                 for row in record(root, name)["rows"])  # fmt: skip
 
 
-def grid_means(root: Path) -> str:
+def drawn_rows(root: Path, name: str) -> list[Row]:
+    """The rows of a grid's record that were drawn at random."""
+    return [row for row in grid_rows(root, name) if not row.case.fixed]
+
+
+def ratios(rows: Iterable[Row], column: str, ours: str = "noisy", theirs: str = "torch") -> list[float]:
+    """One layer's time or memory over another's, of the rows that have both."""
+    return [r for row in rows if (r := ratio(row, column, ours, theirs)) is not None]
+
+
+def grid_means(root: Path, name: str) -> str:
     """Geometric means of the drawn cases: ours with noise over torch's, and over our kernels without noise."""
-    drawn = [row for row in grid_rows(root) if not row.case.fixed]
-    groups = {"all": drawn} | {
-        cell: [row for row in drawn if row.case.cell == cell] for cell in ("LSTM", "GRU", "RNN")
-    }  # fmt: skip
+    drawn, columns = drawn_rows(root, name), _columns(root, name)
+    groups = {"all": drawn} | {cell: [row for row in drawn if row.case.cell == cell] for cell in _CELLS}
     lines = []
     for theirs, said in (("torch", "torch's layer"), ("soft", "our kernels without noise")):
-        for name, rows in groups.items():
-            found = [[r for row in rows if (r := ratio(row, column, "noisy", theirs)) is not None]
-                     for column in _COLUMNS]  # fmt: skip
-            means = [f"{geometric_mean(values):.2f}" if values else "" for values in found]
-            lines.append([f"noisy layer over {said}", name, str(len(rows)), *means])
-    return table(["ratio", "cells", "cases", *_COLUMNS.values()], lines, numbers=2)
+        for group, rows in groups.items():
+            means = [_mean(ratios(rows, column, "noisy", theirs)) for column in columns]
+            lines.append([f"noisy layer over {said}", group, str(len(rows)), *means])
+    return table(["ratio", "cells", "cases", *columns.values()], lines, numbers=2)
 
 
-def grid_slower(root: Path) -> str:
+def grid_slower(root: Path, name: str) -> str:
     """How many drawn cases are slower than torch's, and by how much at most."""
-    drawn = [row for row in grid_rows(root) if not row.case.fixed]
-    found = [r for row in drawn if (r := ratio(row, "both_ms")) is not None]
-    slower = [value for value in found if value > 1 + NOISE]
-    return (
-        f"{len(slower)} of the {len(found)} drawn cases are more than {NOISE:.0%} slower than torch's layer "
-        f"forward + backward, the worst by a factor of {max(found):.1f}"
+    drawn = drawn_rows(root, name)
+    slower, worst = _slower(ratios(drawn, "both_ms"))
+    said = (
+        f"{slower} of the {len(drawn)} drawn cases are more than {NOISE:.0%} slower than torch's layer "
+        f"forward + backward, the worst by a factor of {worst:.1f}"
     )
+    if graphs := ratios(drawn, "graph_ms"):
+        slower, worst = _slower(graphs)
+        said += f"; as CUDA graphs it is {slower} of {len(graphs)}, the worst by a factor of {worst:.1f}"
+    return said
 
 
-def grid_options(root: Path) -> str:
-    """The fixed rows of the grid: options and dtypes at one size."""
+def grid_extent(root: Path, name: str) -> str:
+    """How many of the planned cases a record has. They are measured in the order of the draw."""
+    planned, drawn = record(root, name)["grid"]["cases"], len(drawn_rows(root, name))
+    return f"all {drawn} planned cases" if drawn == planned else f"the first {drawn} of {planned} planned cases"
+
+
+def grid_groups(root: Path, name: str) -> str:
+    """The drawn cases of a GPU by what decides how they are computed, and how many of them are slower."""
+    groups: dict[str, list[Row]] = {group: [] for group in _GROUPS}
+    for row in drawn_rows(root, name):
+        groups[_group(row.case)].append(row)
     lines = []
-    for row in grid_rows(root):
+    for group, rows in groups.items():
+        cells = []
+        for column in ("both_ms", "graph_ms"):
+            found = ratios(rows, column)
+            slower, worst = _slower(found)
+            cells += [_mean(found), str(slower), f"{worst:.2f}"]
+        lines.append([group, str(len(rows)), *cells, _mean(ratios(rows, "inference_ms"))])
+    header = ["noisy layer over torch's", "cases", "forward + backward", "slower", "worst", "as a graph", "slower",
+              "worst", "inference"]  # fmt: skip
+    return table(header, lines, numbers=1)
+
+
+_GROUPS = (
+    "LSTM and GRU, one launch, more than 128 units, 4 steps or more",
+    "the same, 1 to 3 steps",
+    "RNN, one launch, more than 128 units",
+    "one launch, at most 128 units",
+    "too large for one launch",
+)
+
+
+def _group(case: Case) -> str:
+    kind, size = {"RNN": "rnn_tanh"}.get(case.cell, case.cell.lower()), case.torch_dtype.itemsize
+    if not in_one_launch(kind, case.batch, case.hidden, size, H200_PROCESSORS):
+        return _GROUPS[4]
+    if case.hidden <= 128:
+        return _GROUPS[3]
+    return _GROUPS[2] if case.cell == "RNN" else _GROUPS[case.steps < 4]
+
+
+def grid_options(root: Path, name: str) -> str:
+    """The fixed rows of the grid: options and dtypes at one size."""
+    columns = _columns(root, name)
+    lines = []
+    for row in grid_rows(root, name):
         if row.case.fixed:
-            cells = [ratio(row, column) for column in COLUMNS if column in _COLUMNS]
+            cells = [ratio(row, column) for column in columns]
             lines.append([row.case.name, *("" if value is None else f"{value:.2f}" for value in cells)])
-    return table(["case", *_COLUMNS.values()], lines, numbers=1)
+    return table(["case", *columns.values()], lines, numbers=1)
+
+
+def _columns(root: Path, name: str) -> dict[str, str]:
+    """The columns that a record has, and their titles."""
+    return {column: _COLUMNS[column] for column in COLUMNS if ratios(grid_rows(root, name), column)}
+
+
+def _mean(values: list[float]) -> str:
+    return f"{geometric_mean(values):.2f}" if values else ""
+
+
+def _slower(values: list[float]) -> tuple[int, float]:
+    """How many ratios are above 1 plus the measurement noise, and the largest one."""
+    return sum(value > 1 + NOISE for value in values), max(values)
 
 
 def accelerated(root: Path) -> str:
     """The kernels without noise over torch's layers, for what `accelerate` replaces on a CPU: range and median."""
     lines = []
     for cell, least in (("GRU", 4), ("RNN", 12)):
-        rows = [row for row in grid_rows(root) if row.case.cell == cell and row.case.dtype == "float32"
+        rows = [row for row in grid_rows(root, "cpu-grid") if row.case.cell == cell and row.case.dtype == "float32"
                 and row.case.steps >= least]  # fmt: skip
-        found = [r for row in rows if (r := ratio(row, "both_ms", "soft")) is not None]
+        found = ratios(rows, "both_ms", "soft")
         lines.append([f"{cell}, {least} steps or more", str(len(found)), _range(found),
                       f"{statistics.median(found):.2f}"])  # fmt: skip
     return table(["layer, float32", "cases", "ours without noise over torch's", "median"], lines, numbers=1)
 
 
+def accelerated_on_gpu(root: Path) -> str:
+    """The same on a GPU, for the drawn cases for which the rule selects the kernels, and for those that it leaves."""
+    drawn = drawn_rows(root, "h200-grid")
+    lines = []
+    for cell in _CELLS:
+        rows = [row for row in drawn if row.case.cell == cell]
+        chosen = [row for row in rows if uses_kernels_on_gpu(row.case)]
+        left = [row for row in rows if row not in chosen]
+        faster = sum(
+            max(r for column in ("both_ms", "graph_ms") for r in ratios([row], column, "soft")) < 1 for row in left
+        )
+        cells = [_range(ratios(chosen, column, "soft")) for column in ("both_ms", "graph_ms", "inference_ms")]
+        lines.append([cell, str(len(chosen)), *cells, str(len(left)), str(faster)])
+    header = ["layer", "drawn cases on our kernels", "called from Python", "as a graph", "inference",
+              "cases left to torch", "of these faster on ours"]  # fmt: skip
+    return table(header, lines, numbers=1)
+
+
+def uses_kernels_on_gpu(case: Case) -> bool:
+    """Whether the rule of `noisyact.recurrent.routing` selects the Triton kernels for a case, on an H200."""
+    kind = {"RNN": "rnn_tanh"}.get(case.cell, case.cell.lower())
+    sizes = case.steps, case.batch, case.hidden, case.dtype == "tf32", H200_PROCESSORS, bool(case.proj_size)
+    return why_torch_on_gpu(kind, case.torch_dtype, *sizes) is None
+
+
+def resets(root: Path) -> str:
+    """The cost of a mask of resets on a CPU: forward + backward with it and without."""
+    lines = [
+        [row["layer"], ", ".join(map(str, row["shape"])), f"{row['plain_ms']:.1f}", f"{row['resets_ms']:.1f}",
+         f"{row['ratio']:.2f}"]
+        for row in record(root, "cpu-resets")["rows"]
+    ]  # fmt: skip
+    return table(["layer", "T, B, H", "without resets, ms", "with resets, ms", "ratio"], lines, numbers=2)
+
+
 def caption(root: Path) -> str:
     """What the README's figure of speed shows, and how far it holds."""
-    gpu = record(root, "h200-recurrent")["rows"]
-    ratios = {name: [row[name] for row in gpu] for name in ("both_ratio", "graph_ratio")}
-    drawn = [row for row in grid_rows(root) if not row.case.fixed]
-    means = {
-        cell: geometric_mean([r for row in drawn if row.case.cell == cell and (r := ratio(row, "both_ms")) is not None])
-        for cell in ("LSTM", "GRU", "RNN")
-    }
-    said = ", ".join(f"{cell} {mean:.2f}" for cell, mean in means.items())
+    tuned = record(root, "h200-recurrent")["rows"]
+    ranges = {name: _range([row[name] for row in tuned]) for name in ("both_ratio", "graph_ratio")}
+    drawn = drawn_rows(root, "h200-grid")
+    eager, graphs = ratios(drawn, "both_ms"), ratios(drawn, "graph_ms")
+    (slower, worst), (slower_graphs, worst_graph) = _slower(eager), _slower(graphs)
+    on_cpu = drawn_rows(root, "cpu-grid")
+    means = {cell: ratios([row for row in on_cpu if row.case.cell == cell], "both_ms") for cell in _CELLS}
+    said = ", ".join(f"{cell} {_mean(values)}" for cell, values in means.items())
+    scopes = dict.fromkeys(scope(root, name) for name in ("h200-recurrent", "h200-grid"))
     return (
         "Time with half-normal noise over that of torch's layer without noise, forward + backward "
         "([all measurements](docs/speed.md)):\n\n"
-        f"- **GPU**: {_range(ratios['both_ratio'])} called from Python and {_range(ratios['graph_ratio'])} as CUDA "
-        f"graphs, at {len(gpu)} recorded shapes and dtypes ({scope(root, 'h200-recurrent')}).\n"
-        f"- **CPU**: {said}, geometric means over {len(drawn)} drawn shapes; {grid_slower(root)} "
+        f"- **GPU**, {len(tuned)} shapes and dtypes that the kernels were tuned for: {ranges['both_ratio']} called "
+        f"from Python, {ranges['graph_ratio']} as CUDA graphs.\n"
+        f"- **GPU**, {len(drawn)} shapes drawn at random: geometric means {_mean(eager)} called from Python and "
+        f"{_mean(graphs)} as CUDA graphs. {slower} and {slower_graphs} of them are more than {NOISE:.0%} slower than "
+        f"torch's layer, the worst by factors of {worst:.1f} and {worst_graph:.1f} ({' and '.join(scopes)}).\n"
+        f"- **CPU**: {said}, geometric means over {len(on_cpu)} drawn shapes; {grid_slower(root, 'cpu-grid')} "
         f"({scope(root, 'cpu-grid')})."
     )
 

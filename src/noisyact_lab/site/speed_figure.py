@@ -1,4 +1,4 @@
-"""The figure of speed: times of noisy layers over those of torch's layers without noise, from two records."""
+"""The figure of speed: times of noisy layers over those of torch's layers without noise, from three records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from noisyact_lab.bench.grid.summary import geometric_mean, ratio
+from noisyact_lab.bench.grid.summary import geometric_mean
 from noisyact_lab.engine.folder import picture
 from noisyact_lab.engine.folder.files import read_bytes, write_bytes
-from noisyact_lab.site.speed import grid_rows, record
+from noisyact_lab.site.speed import drawn_rows, ratios, record
 
 __all__ = ["RECORDS", "checksum", "draw_speed", "save_speed_figure"]
 
-RECORDS = ("h200-recurrent", "cpu-grid")
+RECORDS = ("h200-recurrent", "h200-grid", "cpu-grid")
 
 
 def checksum(root: Path) -> str:
@@ -26,11 +26,15 @@ def checksum(root: Path) -> str:
 
 
 def draw_speed(root: Path) -> Figure:
-    """On the left a bar for each GPU case, on the right the drawn CPU cases and their geometric means."""
-    figure = Figure(figsize=(10, 4.6), layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2, width_ratios=(1.75, 1))
+    """On the left a bar for each tuned GPU case; then the drawn GPU and CPU cases and their geometric means."""
+    figure = Figure(figsize=(12, 4.8), layout="constrained", facecolor="white")
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.75, 1.15, 0.75))
     _draw_gpu(left, root)
-    _draw_cpu(right, root)
+    eager, graph = ("both_ms", picture.BLUE, "called from Python"), ("graph_ms", picture.RED, "as a CUDA graph")
+    _draw_drawn(middle, root, "h200-grid", (eager, graph), record(root, "h200-grid")["setting"]["device"])
+    _draw_drawn(right, root, "cpu-grid", (eager,), "CPU, 1 thread")
+    right.sharey(middle)
+    right.tick_params(labelleft=False)
     figure.suptitle(
         "Time of a noisy layer over torch's layer without noise, forward + backward (below 1: faster)", fontsize=11
     )
@@ -50,25 +54,30 @@ def _draw_gpu(ax: Axes, root: Path) -> None:
         ax.bar(places, [found[shape] for shape in shapes if shape in found], 0.19, color=colour, label=label)
     ax.set_xticks(range(len(shapes)), [f"{layer}\n{s[0]}, {s[1]},\n{s[2]}, {s[3]}" for s, layer in shapes], fontsize=8)
     setting = record(root, "h200-recurrent")["setting"]
-    _finish(ax, f"{setting['device']}, torch {setting['torch']}, {setting['date']};\nsteps, batch, units, layers")
+    when = f"{setting['device']}, torch {setting['torch']}, {setting['date']}"
+    _finish(ax, f"{when};\ntuned shapes: steps, batch, units, layers")
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
     ax.set_ylim(0, 1.3)
 
 
-def _draw_cpu(ax: Axes, root: Path) -> None:
-    drawn = [row for row in grid_rows(root) if not row.case.fixed]
-    cells = ("LSTM", "GRU", "RNN")
-    for at, cell in enumerate(cells):
-        values = sorted(r for row in drawn if row.case.cell == cell and (r := ratio(row, "both_ms")) is not None)
-        spread = [at + 0.5 * (i / max(1, len(values) - 1) - 0.5) for i in range(len(values))]
-        mean = geometric_mean(values)
-        ax.bar([at], [mean], 0.7, color=picture.BLUE, alpha=0.35, label="geometric mean" if at == 0 else None)
-        ax.plot(spread, values, "o", color=picture.BLUE, markersize=4, label="a drawn shape" if at == 0 else None)
-        ax.annotate(f"{mean:.2f}", (at, 0), (0, 4), textcoords="offset points", ha="center", fontsize=10)
+def _draw_drawn(ax: Axes, root: Path, name: str, columns: tuple[tuple[str, str, str], ...], device: str) -> None:
+    """A point for each drawn case and a line at the geometric mean, for each cell and column."""
+    drawn, cells, width = drawn_rows(root, name), ("LSTM", "GRU", "RNN"), 0.84 / len(columns)
+    for i, (column, colour, label) in enumerate(columns):
+        for cell_at, cell in enumerate(cells):
+            values = sorted(ratios([row for row in drawn if row.case.cell == cell], column))
+            at, mean = cell_at + (i - (len(columns) - 1) / 2) * width, geometric_mean(values)
+            spread = [at + 0.75 * width * (k / max(1, len(values) - 1) - 0.5) for k in range(len(values))]
+            ax.plot(spread, values, "o", color=colour, markersize=3.5, alpha=0.7, label=None if cell_at else label)
+            said = None if cell_at or i or len(columns) == 1 else "geometric mean"
+            ax.plot([at - 0.45 * width, at + 0.45 * width], [mean, mean], color="black", linewidth=2, label=said)
+            ax.annotate(f"{mean:.2f}", (at, 0.018), ha="center", fontsize=9, color=colour)
     ax.set_xticks(range(len(cells)), cells)
-    setting = record(root, "cpu-grid")["setting"]
-    _finish(ax, f"CPU, 1 thread, torch {setting['torch'].split('+')[0]}, {setting['date']};\n{len(drawn)} drawn shapes")
-    ax.legend(frameon=False, fontsize=8, loc="upper left")
+    _finish(ax, f"{device}, {record(root, name)['setting']['date']};\n{len(drawn)} shapes drawn at random")
+    ax.set(yscale="log", ylim=(0.015, 12))
+    ax.set_yticks([0.03, 0.1, 0.3, 1, 3], ["0.03", "0.1", "0.3", "1", "3"])
+    ax.minorticks_off()
+    ax.legend(frameon=False, fontsize=8, loc="upper left", ncols=2, columnspacing=1, handletextpad=0.5)
 
 
 def _finish(ax: Axes, title: str) -> None:

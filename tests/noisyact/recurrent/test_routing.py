@@ -12,24 +12,33 @@ from torch.nn.utils.rnn import pack_sequence
 import noisyact as na
 from noisyact.ops import native
 from noisyact.recurrent.layers import NoisyRecurrent
-from noisyact.recurrent.routing import BATCHES, why_torch_on_cpu, why_torch_on_gpu
+from noisyact.recurrent.routing import BATCHES, MANY_STEPS, why_torch_on_cpu, why_torch_on_gpu
 
 H200 = 132  # multiprocessors
 
-# kind, dtype, batch, units, whether TF32 is on, and the reason for torch; None if the kernels are faster.
+# kind, dtype, steps, batch, units, whether TF32 is on, and the reason for torch; None if the kernels are faster.
 GPU = [
-    ("lstm", torch.float32, 20, 200, True, None),
-    ("gru", torch.float32, 20, 650, True, None),
-    ("lstm", torch.bfloat16, 20, 1500, True, None),
-    ("gru", torch.float16, 64, 1024, True, None),
-    ("lstm", torch.bfloat16, 64, 1024, False, None),  # TF32 is about float32 only
-    ("gru", torch.float32, 20, 128, True, "fewer than 200 units"),
-    ("lstm", torch.bfloat16, 20, 199, True, "fewer than 200 units"),
-    ("lstm", torch.float32, 20, 200, False, "TF32 is off"),
-    ("gru", torch.float32, 4096, 200, True, "too large for one launch"),
-    ("lstm", torch.float32, 20, 8192, True, "too large for one launch"),
-    ("rnn_tanh", torch.float32, 20, 650, True, "nn.RNN"),
-    ("rnn_relu", torch.float32, 20, 650, True, "nn.RNN"),
+    ("lstm", torch.float32, 20, 20, 200, True, None),
+    ("gru", torch.float32, 35, 20, 650, True, None),
+    ("lstm", torch.bfloat16, 35, 20, 1500, True, None),
+    ("gru", torch.float16, 200, 64, 1024, True, None),
+    ("lstm", torch.bfloat16, 200, 64, 1024, False, None),  # TF32 is about float32 only
+    ("lstm", torch.float32, 126, 27, 693, False, None),
+    ("lstm", torch.float32, 4, 13, 616, True, None),
+    ("gru", torch.bfloat16, 44, 135, 351, True, None),
+    ("rnn_tanh", torch.bfloat16, 2, 119, 87, True, None),
+    ("gru", torch.float32, 20, 20, 128, True, "nn.GRU for fewer than 200 units"),
+    ("lstm", torch.bfloat16, 20, 20, 199, True, "nn.LSTM for fewer than 200 units"),
+    ("lstm", torch.bfloat16, 20, 20, 1501, True, "nn.LSTM for more than 1,500 units"),
+    ("lstm", torch.float32, 3, 20, 200, True, "nn.LSTM for fewer than 4 steps"),
+    ("gru", torch.float32, 19, 20, 200, True, "nn.GRU for fewer than 20 steps"),
+    ("gru", torch.float32, 20, 20, 200, False, "nn.GRU in float32 without TF32"),
+    ("lstm", torch.float64, 20, 20, 200, False, "nn.LSTM in float64"),
+    ("lstm", torch.float32, 20, 136, 200, True, "nn.LSTM for more than 135 rows"),
+    ("lstm", torch.float32, 20, 130, 1500, True, "too large for one launch"),
+    ("rnn_tanh", torch.float32, 20, 20, 128, True, "nn.RNN in float32"),
+    ("rnn_tanh", torch.bfloat16, 20, 20, 202, True, "nn.RNN for more than 201 units"),
+    ("rnn_relu", torch.bfloat16, 20, 20, 128, True, "nn.RNN with relu"),
 ]
 
 
@@ -38,16 +47,17 @@ def test_the_rule_for_a_gpu(case):
     *arguments, tf32, why = case
     found = why_torch_on_gpu(*arguments, tf32, H200)
     assert found is None if why is None else why in found
-    if why is None:  # where programs cannot wait for each other, each step is a launch
+    assert "projection" in why_torch_on_gpu(*arguments, tf32, H200, True)
+    if why is None and arguments[0] != "rnn_tanh":  # where programs cannot wait for each other, each step is a launch
         assert "one launch" in why_torch_on_gpu(*arguments, tf32, 0)
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(2, 5000), st.integers(200, 6000), st.sampled_from([torch.float32, torch.bfloat16]))
-def test_few_batches_stand_for_all(batch, hidden, dtype):
+@given(st.integers(1, 1000), st.integers(2, 5000), st.integers(200, 6000), st.sampled_from([torch.float32, torch.half]))
+def test_few_batches_and_many_steps_stand_for_all(steps, batch, hidden, dtype):
     """accelerate asks about these batches only."""
-    if all(why_torch_on_gpu("lstm", dtype, few, hidden, True, H200) is not None for few in BATCHES):
-        assert why_torch_on_gpu("lstm", dtype, batch, hidden, True, H200) is not None
+    if all(why_torch_on_gpu("lstm", dtype, MANY_STEPS, few, hidden, True, H200) is not None for few in BATCHES):
+        assert why_torch_on_gpu("lstm", dtype, steps, batch, hidden, True, H200) is not None
 
 
 @pytest.mark.parametrize(
