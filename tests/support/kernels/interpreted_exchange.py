@@ -6,6 +6,7 @@ from interpreted_recurrent import CASES, RULED, check_case
 from programs_in_turns import take_turns
 from recurrent_cases import PLANS, Case
 
+from noisyact.ops.recurrent.gpu import launches
 from noisyact.ops.recurrent.gpu import layers as gpu
 
 
@@ -41,3 +42,23 @@ def test_a_nan_is_no_absent_value(bits, exchanging):
     y = case.by_kernels()[0].view(3, 3, 33)
     assert y[:, 1].isnan().all()
     assert y[:, [0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("case", [Case("lstm", 5, 9, 40, inputs=30), Case("gru", 3, 9, 9, state=False, reverse=True)])
+def test_programs_that_only_compute_products_change_no_bits(case, monkeypatch, poisoned_memory):
+    """A program sums a whole tile, so it does not matter which one does."""
+    for name, plan in zip(("forward_plan", "backward_plan"), PLANS["registers"](case), strict=True):
+        assert plan.alone
+        monkeypatch.setattr(gpu, name, lambda *_, plan=plan: plan)
+    take_turns(monkeypatch)
+    grids, call = [], launches.Launcher.__call__
+    monkeypatch.setattr(
+        launches.Launcher, "__call__", lambda self, grid, *rest: (grids.append(grid[0]), call(self, grid, *rest))[1]
+    )
+    found = []
+    for count in (0, 132):
+        monkeypatch.setattr(launches, "processors", lambda device, count=count: count)
+        outputs = case.by_kernels()
+        found.append([*outputs, *case.gradients(outputs, case.leaves()).values()])
+    assert grids[3] > grids[1]  # forward, backward, and again with further programs
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))

@@ -12,9 +12,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import noisyact as na
 from noisyact.noise import recurrent_normal, recurrent_positions
 from noisyact.ops.recurrent import cell, reference
+from noisyact.ops.recurrent.gpu import launches, registration
 from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
-from noisyact.ops.recurrent.gpu import registration
 from noisyact.ops.recurrent.gpu.call import packed_rows
 from noisyact.ops.recurrent.gpu.steps import cell as step
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, LayerWeights
@@ -183,6 +183,7 @@ def as_on_a_gpu(monkeypatch, poisoned_memory):
     for name in ("forward_plan", "backward_plan"):
         chosen = getattr(gpu, name)
         monkeypatch.setattr(gpu, name, lambda *sizes, chosen=chosen: chosen(*sizes[:4], 132))
+    monkeypatch.setattr(launches, "processors", lambda device: 132)
     take_turns(monkeypatch)
 
 

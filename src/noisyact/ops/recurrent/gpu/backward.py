@@ -83,6 +83,9 @@ def backward_kernel(
     n = (pid % programs) * BU + tl.arange(0, BU)
     k = tl.arange(0, BK)
     in_rows, in_units = m < B, n < H
+    if ALONE and PRODUCTS_MULTIPLE > 0:  # programs beyond the last block of the batch only compute products
+        in_units = in_units & (block < tl.cdiv(B, BB))
+        rounds = tl.where(block < tl.cdiv(B, BB), rounds, 0)
     inside = in_rows[:, None] & in_units[None, :]
     tile = (layer * B + m)[:, None] * H + n[None, :]
     if RESIDENT:
@@ -378,7 +381,7 @@ def backward_kernel(
     for_all = counter - block + blocks
     arrive(for_all)
     if PRODUCTS_MULTIPLE > 0 or block == 0:
-        polls = wait(for_all, programs * blocks + FIRST, polls)
+        polls = wait(for_all, tl.num_programs(0) + FIRST, polls)
     if block == 0:
         finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS, WIDE, G, KIND == GRU)
     if PRODUCTS_MULTIPLE > 0:

@@ -170,9 +170,8 @@ def forward_kernel(
     polls = 0
     if PRODUCT_MULTIPLE > 0:
         write_input_product(x_ptr, w_ih_ptr, a_ptr, pid, T * B, G * H, inputs, PRODUCT_MULTIPLE, PRECISION)
-        blocks = tl.cdiv(B, BB)
-        arrive(counter - block + blocks)
-        polls = wait(counter - block + blocks, programs * blocks + FIRST, polls)
+        arrive(exchange_ptr + tl.cdiv(B, BB))
+        polls = wait(exchange_ptr + tl.cdiv(B, BB), tl.num_programs(0) + FIRST, polls)
     BEGINS: tl.constexpr = HAS_STATE or RESET == LEARNED  # whether the state before step 0 may be other than zeros
     START: tl.constexpr = 0 if BEGINS else 1  # the first step with a nonzero previous state
     told = 1 if BEGINS else 0  # how often every program has arrived before step 0
@@ -193,7 +192,10 @@ def forward_kernel(
             arrive(counter)
     if ALONE:
         next0, next1, next2, next3 = _inputs(0, T, B, H, m, n, inside, a_ptr, offsets_ptr, G, REVERSE, PACKED)
-    for i in range(T):
+    steps = T
+    if ALONE and PRODUCT_MULTIPLE > 0:  # programs beyond the last block of the batch only compute products
+        steps = tl.where(block < tl.cdiv(B, BB), T, 0)
+    for i in range(steps):
         t, offset, size = _position(i, T, B, offsets_ptr, REVERSE, PACKED)
         active = inside & (m < size)[:, None]
         row = (offset + m).to(tl.int64)[:, None]

@@ -213,11 +213,12 @@ def layer_forward(
     seed, hidden, gates = seeds[index], w_hh.shape[1], GATES[kind]
     h_n, c_n, exchange = buffers
     exchange = exchange if plan.resident else exchange[index]
-    inputs = multiple = 0
+    inputs, multiple, programs = 0, 0, sizes.programs * sizes.blocks
     if in_launch:
         inputs = x.shape[-1]
         multiple = math.gcd(8, hidden, inputs)
         a = x.new_empty(rows, gates * hidden)
+        programs = plan.with_helpers(programs, [(rows, gates * hidden)], processors(x.device))
     else:
         with ProductsAsCudnn():
             a = torch.mm(x, w_ih.t())  # addmm has twice the host overhead; the kernel adds the biases instead
@@ -241,7 +242,7 @@ def layer_forward(
     if keep and launcher.is_new:
         _compile_backward_ahead(run, index, rows, x, weights)
     launcher(
-        (sizes.programs * sizes.blocks,),
+        (programs,),
         (a, w_hh, packed, b_ih, b_hh, p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, offsets, y,
          extra if count else y, h_n, c_n, exchange, _alarm(), x if in_launch else None, w_ih if in_launch else None,
          *rules.tensors),
@@ -281,12 +282,14 @@ def layer_backward(
     elif not plan.resident:
         packed = y.new_empty(sizes.programs * sizes.blocks * plan.units * gates * sizes.padded)
     w_ih = dw_ih = dw_hh = dx = None
-    inputs = multiple = 0
+    inputs, multiple, programs = 0, 0, sizes.programs * sizes.blocks
     if x is not None:
         inputs = x.shape[-1]
         multiple = math.gcd(8, hidden, inputs)
         dw_ih, dw_hh = x.new_empty(gates * hidden, inputs), x.new_empty(gates * hidden, hidden)
         w_ih, dx = (weights.w_ih, x.new_empty(x.shape)) if wants_x else (None, None)
+        products = [(gates * hidden, inputs), (gates * hidden, hidden), *([(len(a), inputs)] if wants_x else ())]
+        programs = plan.with_helpers(programs, products, processors(x.device))
     dtypes = (y.dtype, noise.state_scale.dtype, noise.gate_scale.dtype)
 
     rounds = steps + (wants_h0 or dreset_h is not None)
@@ -299,7 +302,7 @@ def layer_backward(
         backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
         _precision(), dtypes, flags,
     )(
-        (sizes.programs * sizes.blocks,),
+        (programs,),
         (a, extra if len(extra) else y, y, w_hh, packed, p, seed, noise.gate_scale, noise.state_scale, h0, c0, offsets,
          dy, dh_n, dc_n,
          dgates, dh0, dc0, sums, out, exchange, _alarm(), x, w_ih, dw_ih, dw_hh, dx, seen, dreset_h, dreset_c,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,12 +11,14 @@ import torch
 from noisyact.ops.recurrent.types import GATES
 
 __all__ = [
-    "Plan", "Sizes", "backward_plan", "backward_sizes", "forward_plan", "forward_sizes", "in_one_launch",
+    "TILE", "Plan", "Sizes", "backward_plan", "backward_sizes", "forward_plan", "forward_sizes", "in_one_launch",
     "padded_size", "processors", "slice_size",
 ]  # fmt: skip
 
 _RESIDENT = 256
 """The largest number of units for which the recurrent weights stay in registers."""
+TILE = 32, 128
+"""The lines and columns of a tile of a product that a launch computes over all rows."""
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
 """The largest numbers of rows and inputs for which the launch computes the products over all rows."""
 
@@ -70,6 +73,16 @@ class Plan(NamedTuple):
         products are faster in torch. Only layers with resident weights have registers left for these products.
         """
         return self.persistent and self.resident and rows <= _ROWS_IN_LAUNCH and inputs <= _INPUTS_IN_LAUNCH
+
+    def with_helpers(self, programs: int, products: Sequence[tuple[int, int]], device_processors: int) -> int:
+        """The number of programs of a launch that also computes products, each of so many lines and columns.
+
+        If a program has all units of its rows, a layer has few programs. Further ones then only compute products.
+        """
+        if not self.alone:
+            return programs
+        tiles = sum(-(-lines // TILE[0]) * -(-columns // TILE[1]) for lines, columns in products)
+        return max(programs, min(tiles, device_processors))
 
 
 # Rows, units, depth in bytes, stages and warps of a program, and its team. The fastest on an H200 comes first, and the

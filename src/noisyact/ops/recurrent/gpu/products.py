@@ -10,11 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from noisyact.ops.recurrent.gpu.plan import TILE
+
 __all__ = ["write_input_product", "write_products"]
 
 # The lines and columns of a tile, the depth per iteration, and the stages. With 64 lines Triton would choose
 # instructions that need float32 transposed in shared memory, and load it number by number.
-_LINES, _COLUMNS, _DEPTH, _STAGES = (tl.constexpr(size) for size in (32, 128, 32, 3))
+_LINES, _COLUMNS, _DEPTH, _STAGES = (tl.constexpr(size) for size in (*TILE, 32, 3))
 
 
 @triton.jit
