@@ -62,9 +62,9 @@ def take_turns(monkeypatch):
             turns[-1].change()
         return seen
 
-    def load_and_change(self, pointers, mask, other, cache, eviction, is_volatile):
-        values = load(self, pointers, mask, other, cache, eviction, is_volatile)
-        if turns and is_volatile:
+    def load_and_change(self, *arguments):  # the last says whether it is volatile; their number depends on the release
+        values = load(self, *arguments)
+        if turns and arguments[-1]:
             turns[-1].change()
         return values
 

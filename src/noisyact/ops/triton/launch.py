@@ -33,7 +33,8 @@ class Launcher:
     """
 
     def __init__(self, kernel: Any, constants: dict[str, Any]) -> None:
-        self._kernel, self._constants = kernel, constants
+        # Multiplications and additions are fused, as they were by default up to Triton 3.9.
+        self._kernel, self._constants = kernel, {"enable_fp_fusion": True, **constants}
         self._tail = tuple(constants[name] for name in kernel.arg_names if name in constants)
         self._compiled: dict[Any, Any] = {}
         self._ahead: Any = None

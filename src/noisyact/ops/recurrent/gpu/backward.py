@@ -84,7 +84,7 @@ def backward_kernel(
     k = tl.arange(0, BK)
     in_rows, in_units = m < B, n < H
     if ALONE and PRODUCTS_MULTIPLE > 0:  # programs beyond the last block of the batch only compute products
-        in_units = in_units & (block < tl.cdiv(B, BB))
+        in_units = n < tl.where(block < tl.cdiv(B, BB), H, 0)
         rounds = tl.where(block < tl.cdiv(B, BB), rounds, 0)
     inside = in_rows[:, None] & in_units[None, :]
     tile = (layer * B + m)[:, None] * H + n[None, :]
