@@ -256,10 +256,11 @@ def _effect(
         return
     found = paired_difference(mine, other, residual_deviation([arm for arm in numbers.values() if arm]))
     percent = (100 if higher_is_better else -100) / abs(base)
-    low, high = sorted(percent * end + 0.0 for end in found.interval) if found.interval else (None, None)
+    interval = None if found.p is None else found.interval  # equal differences of all seeds are no precision
+    low, high = sorted(percent * end + 0.0 for end in interval) if interval else (None, None)
     yield Effect(
-        title, kind, *arms, metric, found.seeds, found.mean, found.interval, base, percent * found.mean + 0.0, low,
-        high, found.p, found.pooled and found.interval is not None, section,
+        title, kind, *arms, metric, found.seeds, found.mean, interval, base, percent * found.mean + 0.0, low, high,
+        found.p, found.pooled and interval is not None, section,
     )  # fmt: skip
 
 
