@@ -23,8 +23,8 @@ _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
 """The largest numbers of rows and inputs for which the launch computes the products over all rows."""
 
 _MOST_SLOTS, _UNITS_BY_VALUE = 1 << 24, 128
-"""A layer exchanges at most so many bytes with a slot for each step; longer sequences share two slots. In backward it
-has at most so many units: the registers of a program do not hold the addresses of more while it waits for values.
+"""A layer exchanges at most so many bytes with a slot for each step; longer sequences share two slots. It has at most
+so many units: a program waits for the values of all, and the registers do not hold the addresses of more.
 """
 
 _ALONE_UNITS, _ALONE_BYTES = 128, 1 << 17
@@ -203,7 +203,7 @@ class Sizes(NamedTuple):
 def forward_sizes(plan: Plan, steps: int, batch: int, hidden: int, size: int) -> Sizes:
     """The sizes of the forward pass. `size` is the number of bytes of an element."""
     padded, blocks = padded_size(hidden, plan), plan.blocks(batch)
-    exchange = _exchange(plan, steps, blocks * plan.rows * padded * size, blocks + 1)
+    exchange = _exchange(plan, steps, hidden, blocks * plan.rows * padded * size, blocks + 1)
     return Sizes(plan.programs(hidden), blocks, padded, 0, *exchange)
 
 
@@ -215,14 +215,14 @@ def backward_sizes(plan: Plan, kind: str, steps: int, batch: int, hidden: int, s
     """
     padded, blocks, programs = padded_size(hidden, plan), plan.blocks(batch), plan.programs(hidden)
     counters = blocks + 1 if plan.team == 1 else (2 + blocks // 32 + blocks * programs // plan.team) * 32
-    few_units = hidden <= _UNITS_BY_VALUE
-    exchange = _exchange(plan, steps, blocks * plan.rows * GATES[kind] * padded * size, counters, few_units)
+    exchange = _exchange(plan, steps, hidden, blocks * plan.rows * GATES[kind] * padded * size, counters)
     return Sizes(programs, blocks, padded, slice_size(kind, padded, plan), *exchange)
 
 
-def _exchange(plan: Plan, steps: int, slot: int, counters: int, few_units: bool = True) -> tuple[int, int, bool]:
+def _exchange(plan: Plan, steps: int, hidden: int, slot: int, counters: int) -> tuple[int, int, bool]:
     """`counters`, `exchange` and `by_value` of the sizes, for slots of this number of bytes."""
-    by_value = plan.resident and not plan.alone and few_units and (steps + 1) * slot <= _MOST_SLOTS
+    is_small = hidden <= _UNITS_BY_VALUE and (steps + 1) * slot <= _MOST_SLOTS
+    by_value = plan.resident and not plan.alone and is_small
     counters = -(-counters // 32) * 32
     slots = steps + 1 if by_value else 0 if plan.alone else 2
     return counters, counters + -(-slots * slot // 128) * 32, by_value
