@@ -40,6 +40,7 @@ CASES = [
     Case("rnn_tanh", 3, 3, 17, noise="nanil", packed=True),
     Case("rnn_relu", 2, 3, 5, reverse=True),
     Case("rnn_tanh", 2, 3, 5, noise="nanis", hard=False, state=False),
+    Case("rnn_tanh", 3, 3, 270),
     Case("lstm", 2, 3, 9, noise="straight-through:width=0.5", gate_noise="gumbel"),
     Case("gru", 2, 3, 9, noise="nah", gate_noise="straight-through:binary=True", hard=False),
     Case("lstm", 2, 3, 5, noise=None, gate_noise="hard-concrete", hard=False, draw=False),

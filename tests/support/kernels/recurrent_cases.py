@@ -147,7 +147,7 @@ PROCESSORS = 132
 
 def _together(case):
     """Weights in registers, and programs that wait for each other."""
-    forward = Plan(True, 16, 16, _power_of_two(case.hidden), True, 3, 8)
+    forward = Plan(True, 16, 16, _power_of_two(-(-case.hidden // 8)), True, 3, 8, 8)
     backward = Plan(True, 16, 16, 0, True, 3, 8, 8)
     return forward, backward._replace(
         depth=_power_of_two(slice_size(case.kind, padded_size(case.hidden, backward), backward))

@@ -29,6 +29,7 @@ from noisyact.ops.recurrent.gpu.cells import (
 )
 from noisyact.ops.recurrent.gpu.packing import pack_lines
 from noisyact.ops.recurrent.gpu.products import write_input_product
+from noisyact.ops.recurrent.gpu.sums import sum_of_slices
 from noisyact.ops.triton.barrier import ABSENT, PATIENCE, arrive, await_values, marked, wait
 
 __all__ = ["forward_kernel"]
@@ -79,8 +80,8 @@ def forward_kernel(
     ZONEOUT_C: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, HAS_ROWS: tl.constexpr,
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
-    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, RESIDENT: tl.constexpr, ALONE: tl.constexpr,
-    BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, RESIDENT: tl.constexpr,
+    ALONE: tl.constexpr, BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run all steps in the order of the recurrence.
 
@@ -160,7 +161,11 @@ def forward_kernel(
     line = tl.arange(0, GP * BU)
     gate, unit = line % GP, (pid % programs) * BU + line // GP
     LINES_FIRST: tl.constexpr = ALONE or (GP * BU >= 64 and not RESIDENT)
-    if LINES_FIRST:
+    if RESIDENT and not ALONE:  # each warp has a slice of the inner dimension, because the sums of one wait for each other
+        inner = tl.arange(0, SLICES)[:, None] * BK + k[None, :]
+        others, is_known = slots_ptr + m[None, :, None] * P + inner[:, None, :], (inner < H)[:, None, :]
+        in_batch = in_rows[None, :, None] & is_known
+    elif LINES_FIRST:
         others, in_batch = slots_ptr + m[None, :] * P + k[:, None], in_rows[None, :]
     else:
         others, in_batch = slots_ptr + m[:, None] * P + k[None, :], in_rows[:, None]
@@ -179,8 +184,9 @@ def forward_kernel(
         weights = w_ptr + (gate * H + unit)[:, None] * H + k[None, :]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[:, None] & (k < H)[None, :], other=0.0)
     elif RESIDENT:
-        weights = w_ptr + (gate * H + unit)[None, :] * H + k[:, None]
-        held = tl.load(weights, mask=((gate < G) & (unit < H))[None, :] & (k < H)[:, None], other=0.0)
+        weights = w_ptr + (gate * H + unit)[None, None, :] * H + inner[:, :, None]
+        is_weight = ((gate < G) & (unit < H))[None, None, :] & (inner < H)[:, :, None]
+        held = tl.load(weights, mask=is_weight, other=0.0)
     else:
         pack_lines(w_ptr, packed, line, gate * H + unit, (gate < G) & (unit < H), H, P)
     if BEGINS and not ALONE:
@@ -232,14 +238,12 @@ def forward_kernel(
             product = tl.dot(held, tl.trans(seen), product, input_precision=PRECISION)
         elif i >= START:
             if BY_VALUE:
-                hk, polls = await_values(others + i * slot_size, in_batch & (k < H)[None, :], polls)
-                product = tl.dot(hk, held, product, input_precision=PRECISION)
+                hk, polls = await_values(others + i * slot_size, in_batch, polls)
             else:
                 polls = wait(counter, (i + told) * programs, polls)
                 source = others + ((i + 1) & 1) * slot_size
                 if RESIDENT:
-                    hk = tl.load(source, mask=in_batch & (k < P)[None, :], other=0.0, cache_modifier=".cg")
-                    product = tl.dot(hk, held, product, input_precision=PRECISION)
+                    hk = tl.load(source, mask=in_batch, other=0.0, cache_modifier=".cg")
                 else:
                     for k0 in tl.range(0, P, BK, num_stages=STAGES):
                         hk = tl.load(source + k0, mask=in_batch, other=0.0, cache_modifier=".cg")
@@ -248,6 +252,8 @@ def forward_kernel(
                             product = tl.dot(wk, hk, product, input_precision=PRECISION)
                         else:
                             product = tl.dot(hk, wk, product, input_precision=PRECISION)
+            if RESIDENT:
+                product = sum_of_slices(tl.dot(hk, held, input_precision=PRECISION))
         if LINES_FIRST:
             product = tl.trans(product)
         if GP == 4:

@@ -44,12 +44,12 @@ def _launcher(
 ) -> Launcher:  # fmt: skip
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
-        "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "RESIDENT": plan.resident, "ALONE": plan.alone,
-        "BY_VALUE": by_value, "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps,
+        "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "SLICES": plan.slices, "RESIDENT": plan.resident,
+        "ALONE": plan.alone, "BY_VALUE": by_value, "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps,
         "launch_cooperative_grid": True,
     }  # fmt: skip
     if kernel is backward_kernel:
-        constants |= {"SLICES": plan.slices, "TEAM": plan.team}
+        constants["TEAM"] = plan.team
     return Launcher(kernel, constants)
 
 

@@ -15,8 +15,8 @@ __all__ = [
     "padded_size", "processors", "slice_size",
 ]  # fmt: skip
 
-_RESIDENT = 256
-"""The largest number of units for which the recurrent weights stay in registers."""
+_RESIDENT_LINES = 1024
+"""The largest number of gates of all units for which the recurrent weights stay in registers."""
 TILE = 32, 128
 """The lines and columns of a tile of a product that a launch computes over all rows."""
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     """The number of parts of length `depth` that are loaded concurrently."""
     warps: int
     slices: int = 1
-    """In backward, the number of slices of the inner dimension; different warps process them and add the results."""
+    """The number of slices of the inner dimension; different warps process them and add the results."""
     team: int = 1
     """In backward, the number of programs that divide the inner dimension and exchange sums for all their units."""
     alone: bool = False
@@ -86,7 +86,8 @@ class Plan(NamedTuple):
 
 
 # Rows, units, depth in bytes, stages and warps of a program, and its team. The fastest on an H200 comes first, and the
-# first one that fits the device is taken. Small programs are fast as long as there are processors for all of them.
+# first one that fits the device is taken. Small programs are fast as long as there are processors for all of them. With
+# a depth of 0 the weights stay in registers.
 _FORWARD_RESIDENT = ((16, 8, 0, 3, 4), (32, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8), (64, 16, 0, 3, 8))
 _FORWARD_16_BITS = (
     (16, 16, 256, 4, 4),
@@ -104,6 +105,9 @@ _BACKWARD = (
     (16, 32, 128, 3, 8),
     (32, 32, 128, 2, 8),
 )
+# An RNN has one gate, so the weights of more units stay in registers.
+_FORWARD_RNN = ((16, 8, 0, 3, 8), (32, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8))
+_BACKWARD_RNN = _BACKWARD_RESIDENT[:3]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -111,8 +115,12 @@ def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processor
     """The plan of the forward pass. `size` is the number of bytes of an element."""
     if (alone := _alone(kind, batch, hidden, size, device_processors)) is not None:
         return alone
-    plan = _first_that_fits(_forward_cuts(hidden, size), batch, hidden, size, device_processors)
-    return plan._replace(resident=True, depth=_power_of_two(hidden)) if hidden <= _RESIDENT else plan
+    streamed = _FORWARD if size == 4 else _FORWARD_16_BITS
+    cuts = _cuts(kind, hidden, _FORWARD_RESIDENT, _FORWARD_RNN, streamed)
+    plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
+    if not plan.resident:
+        return plan
+    return plan._replace(slices=plan.warps, depth=_power_of_two(-(-hidden // plan.warps)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -120,10 +128,12 @@ def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processo
     """The plan of the backward pass. `size` is the number of bytes of an element."""
     if (alone := _alone(kind, batch, hidden, size, device_processors)) is not None:
         return alone
-    resident = hidden <= _RESIDENT
-    plan = _first_that_fits(_backward_cuts(hidden), batch, hidden, size, device_processors)
-    plan = plan._replace(slices=plan.warps if plan.team == 1 else 1, resident=resident)
-    return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan))) if resident else plan
+    cuts = _cuts(kind, hidden, _BACKWARD_RESIDENT, _BACKWARD_RNN, _BACKWARD)
+    plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
+    plan = plan._replace(slices=plan.warps if plan.team == 1 else 1)
+    if not plan.resident:
+        return plan
+    return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan)))
 
 
 def _alone(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan | None:
@@ -150,19 +160,21 @@ def in_one_launch(kind: str, batch: int, hidden: int, size: int, device_processo
     return all(plan(kind, batch, hidden, size, device_processors).persistent for plan in (forward_plan, backward_plan))
 
 
-def _forward_cuts(hidden: int, size: int) -> tuple[tuple[int, ...], ...]:
-    return _FORWARD_RESIDENT if hidden <= _RESIDENT else _FORWARD if size == 4 else _FORWARD_16_BITS
-
-
-def _backward_cuts(hidden: int) -> tuple[tuple[int, ...], ...]:
-    return _BACKWARD_RESIDENT if hidden <= _RESIDENT else _BACKWARD
+def _cuts(
+    kind: str, hidden: int, resident: tuple[tuple[int, ...], ...], of_rnn: tuple[tuple[int, ...], ...],
+    streamed: tuple[tuple[int, ...], ...],
+) -> tuple[tuple[int, ...], ...]:  # fmt: skip
+    """The cuts to try for a layer."""
+    if 4 * hidden <= _RESIDENT_LINES:
+        return resident
+    return (*of_rnn, *streamed) if GATES[kind] == 1 and hidden <= _RESIDENT_LINES else streamed
 
 
 def _first_that_fits(
     cuts: tuple[tuple[int, ...], ...], batch: int, hidden: int, size: int, device_processors: int
 ) -> Plan:
     for rows, units, depth, stages, warps, *team in cuts:
-        plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, team[0] if team else 1)
+        plan = Plan(True, rows, units, depth // size, depth == 0, stages, warps, 1, team[0] if team else 1)
         fits = plan.programs(hidden) * plan.blocks(batch) <= device_processors
         if fits and size <= 4 and (rows == 16 or rows < 2 * batch):  # these kernels do not compute in float64
             return plan
