@@ -20,7 +20,7 @@ FIRST = "layers_equal_the_reference or cells"
     [
         ("recurrent", FIRST),
         ("recurrent exchange", f"not ({FIRST})"),
-        ("steps", None),
+        ("steps routine", None),
         ("activation attention ntm", None),
     ],
 )

@@ -7,7 +7,9 @@ from recurrent_cases import Case
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu.steps import cell, wavefront
+from noisyact.ops.recurrent.gpu.steps import cell, stack, wavefront
+from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
+from noisyact.ops.recurrent.gpu.steps.padding import padding_for
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
 from noisyact.ops.recurrent.types import LayerWeights
 
@@ -131,9 +133,55 @@ def test_a_cell_of_float64():
 
 
 def test_the_order_of_the_steps():
-    first, then, last = timeline((3, 2, 2), reverse=True)
-    assert (first.t, first.size, first.known) == (2, 2, 0)
-    assert (then.t, then.before, then.known) == (1, 2, 2)
-    assert (last.t, last.size, last.known) == (0, 3, 2)
+    found = timeline((3, 2, 2), reverse=True)
+    first, then, last = found.steps
+    assert [(step.t, step.size, step.known) for step in found.steps] == [(2, 2, 0), (1, 2, 2), (0, 3, 2)]
+    assert then.position == (1, 3, 2, 5, 2, 0, 2)
     assert last.position == (0, 0, 3, 3, 2, 0, 0)
-    assert [step.t for step in timeline((2, 1, 0), reverse=False, first_step=4)] == [0, 1]
+    assert list(found.positions(slice(1, 3), False)) == [*then.position, *last.position]
+    assert list(found.positions(slice(0, 2), True)) == [*then.position, *first.position]
+    assert [step.t for step in timeline((2, 1, 0), reverse=False, first_step=4).steps] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("lstm", 3, 3, 7, inputs=5, dtype=torch.float16),
+        Case("lstm", 3, 5, 8, inputs=3, packed=True, reverse=True, dtype=torch.float16),
+        Case("gru", 3, 3, 5, inputs=16, dtype=torch.float16, **ALL),
+        Case("gru", 3, 3, 5, noise="nani:sigma=0.5", bias=False, dtype=torch.float16),
+        Case("rnn_tanh", 3, 3, 9, dtype=torch.float16, state=False),
+        Case("lstm", 3, 3, 5, dtype=torch.float16, share=0.4, reverse=True),
+    ],
+    ids=lambda case: f"{case.kind}-{case.hidden}-{case.features()}",
+)
+def test_padded_units_change_nothing(case, monkeypatch):
+    """A layer of 16 bits with rows of 16 bytes equals the same layer without them, but for the order of sums."""
+    padded = case.by_kernels()
+    gradients = case.gradients(padded, case.leaves())
+    monkeypatch.setattr(stack, "padding_for", lambda *_: None)
+    plain = case.by_kernels()
+    for one, other in zip(padded, plain, strict=True):
+        assert one.shape == other.shape
+        assert one.is_contiguous()
+        close(one, other.double(), "output", 2e-3)
+    for name, gradient in case.gradients(plain, case.leaves()).items():
+        assert gradients[name].shape == gradient.shape
+        close(gradients[name], gradient.double(), name, 2e-2)
+
+
+def test_only_rows_that_need_it_are_padded():
+    def widths(dtype, inputs, hidden, **more):
+        x, weights = torch.empty(1, inputs, dtype=dtype), LayerWeights(None, torch.empty(4 * hidden, hidden), **more)
+        found = padding_for("lstm", x, [weights])
+        return found if found is None else (found.wide_inputs, found.wide_hidden)
+
+    assert widths(torch.bfloat16, 16, 24) is None
+    assert widths(torch.bfloat16, 17, 25) == (24, 32)
+    assert widths(torch.float16, 8, 25) == (8, 32)
+    assert widths(torch.float64, 17, 25) is None
+    assert widths(torch.bfloat16, 17, 25, w_hr=torch.empty(3, 25)) is None
+    with ProductsAsCudnn():
+        assert torch.backends.cudnn.allow_tf32
+        assert widths(torch.float32, 17, 25) == (20, 28)
+    assert widths(torch.float32, 17, 25) is None

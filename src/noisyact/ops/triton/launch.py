@@ -7,8 +7,9 @@ the same kinds and calls it with bare addresses, as Triton itself finally does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from triton import JITFunction, knobs
 
 from noisyact.ops.triton import ahead
 
-__all__ = ["Launcher"]
+__all__ = ["Binary", "Launcher", "Prepared"]
 
 
 _LOW_BITS = (15).__and__  # returns NotImplemented for arguments that are not integers
@@ -85,41 +86,98 @@ class Launcher:
             *self._tail,
         )  # fmt: skip
 
-    def prepared(self, tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]) -> Callable[..., None]:
-        """A function that launches the kernel with these arguments again and again, with less host overhead.
+    def prepared(self, tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]) -> Prepared:
+        """A function that launches the kernel with these first arguments again and again."""
+        return Prepared(self, tensors, numbers)
 
-        It takes a grid of two dimensions and the kernel's last integers, for which the kernel must not be specialized
-        and which must be below 2^31. It holds for the current stream, and for as long as the tensors have memory.
-        """
+
+class Prepared:
+    """Launches a kernel with the same first arguments again and again, with less host overhead.
+
+    It takes a grid of two dimensions and the kernel's last integers, for which the kernel must not be specialized and
+    which must be below 2^31. It holds for the current stream, and for as long as the tensors have memory.
+    """
+
+    def __init__(self, launcher: Launcher, tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]) -> None:
         addresses = [t if t is None or type(t) is float else t.data_ptr() for t in tensors]
         if 0 in addresses:
             _check_memory(tensors)
-        key = (_kinds(numbers), *map(_LOW_BITS, addresses))
-        start: Any = None
-        head: tuple = ()
+        self.launcher, self.tensors, self.numbers = launcher, tensors, numbers
+        self._first = (*addresses, *numbers)
+        self._key = (_kinds(numbers), *map(_LOW_BITS, addresses))
+        self._start: Any = None
+        self._head: tuple = ()
 
-        def launch(grid: tuple[int, int], *last: int) -> None:
-            nonlocal start, head
-            if start is not None:
-                start(*grid, 1, *head, *last, *self._tail)
-                return
-            device = torch._C._cuda_getDevice() if self._compiled else None
-            compiled = self._compiled.get((device, *key))
-            if compiled is None:
-                compiled = self._compile(grid, (*tensors, *numbers, *last))
-                if compiled is not None:  # the interpreter returns None
-                    self._compiled[(torch.cuda.current_device(), *key)] = compiled
-            elif _watched():
-                compiled[(*grid, 1)](*addresses, *numbers, *last, *self._tail)
-            else:
-                stream = torch._C._cuda_getCurrentRawStream(device)
-                head = (
-                    stream, compiled.function, compiled.packed_metadata, None, None, None, *addresses, *numbers
-                )  # fmt: skip
-                start = compiled.run
-                start(*grid, 1, *head, *last, *self._tail)
+    def __call__(self, grid: tuple[int, int], *last: int) -> None:
+        """Launch the kernel."""
+        launcher = self.launcher
+        if self._start is not None:
+            self._start(*grid, 1, *self._head, *last, *launcher._tail)
+            return
+        compiled = self._compiled()
+        if compiled is None:
+            compiled = launcher._compile(grid, (*self.tensors, *self.numbers, *last))
+            if compiled is not None:  # the interpreter returns None
+                launcher._compiled[(torch.cuda.current_device(), *self._key)] = compiled
+        elif _watched():
+            compiled[(*grid, 1)](*self._first, *last, *launcher._tail)
+        else:
+            stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+            self._head = (
+                stream, compiled.function, compiled.packed_metadata, None, None, None, *self._first
+            )  # fmt: skip
+            self._start = compiled.run
+            self._start(*grid, 1, *self._head, *last, *launcher._tail)
 
-        return launch
+    def _compiled(self) -> Any:
+        """The kernel for these arguments; None if it has not been compiled."""
+        found = self.launcher._compiled
+        return found.get((torch._C._cuda_getDevice(), *self._key)) if found else None
+
+    def binary(self) -> Binary | None:
+        """What the CUDA driver needs to launch the kernel; None before the first call, or if the launch is watched."""
+        compiled = self._compiled()
+        if compiled is None or _watched():
+            return None
+        kinds, total = _parameters(compiled)
+        if total is None:
+            return None
+        given = [value or 0 for value, kind in zip(self._first, kinds, strict=False) if kind != "constexpr"]
+        return Binary(compiled.function, 32 * compiled.metadata.num_warps, compiled.metadata.shared, given, total)
+
+
+class Binary(NamedTuple):
+    """A compiled kernel as the CUDA driver takes it."""
+
+    function: int
+    threads: int
+    """The number of threads of a program."""
+    shared: int
+    """The bytes of shared memory."""
+    first: list[int]
+    """The values of the first parameters, before those that differ from launch to launch."""
+    parameters: int
+    """The number of parameters. Those after the last that a caller gives are addresses that may be null."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _parameters(compiled: Any) -> tuple[list[str], int | None]:
+    """The kinds of a kernel's arguments, and the number of parameters of its binary; None if they are not understood.
+
+    An argument that is None or 1 is a constant. Triton adds addresses of memory for its own use after all arguments.
+    """
+    metadata, source = compiled.metadata, compiled.src
+    own_memory = getattr(metadata, "global_scratch_size", 0) or getattr(metadata, "profile_scratch_size", 0)
+    head = re.search(r"\.entry\s+\w+\((.*?)\)", compiled.asm.get("ptx", ""), re.DOTALL)
+    kinds = list(source.signature.values())
+    if (
+        head is None
+        or own_memory
+        or getattr(metadata, "num_ctas", 1) != 1
+        or any(kind.startswith("fp") for kind in kinds)
+    ):
+        return kinds, None
+    return kinds, head[1].count(".param")
 
 
 def _check_memory(tensors: Sequence[Tensor | float | None]) -> None:

@@ -161,7 +161,9 @@ def forward_kernel(
     line = tl.arange(0, GP * BU)
     gate, unit = line % GP, (pid % programs) * BU + line // GP
     LINES_FIRST: tl.constexpr = ALONE or (GP * BU >= 64 and not RESIDENT)
-    if RESIDENT and not ALONE:  # each warp has a slice of the inner dimension, because the sums of one wait for each other
+    if (
+        RESIDENT and not ALONE
+    ):  # each warp has a slice of the inner dimension, because the sums of one wait for each other
         inner = tl.arange(0, SLICES)[:, None] * BK + k[None, :]
         others, is_known = slots_ptr + m[None, :, None] * P + inner[:, None, :], (inner < H)[:, None, :]
         in_batch = in_rows[None, :, None] & is_known

@@ -45,8 +45,8 @@ def _launcher(
     names = _BACKWARD_FLAGS if kernel is backward_kernel else _FORWARD_FLAGS
     constants = functions(kind, state, gate, hard, draw) | dict(zip(names, flags, strict=True)) | {
         "BB": plan.rows, "BU": plan.units, "BK": plan.depth, "SLICES": plan.slices, "RESIDENT": plan.resident,
-        "ALONE": plan.alone, "BY_VALUE": by_value, "STAGES": plan.stages, "PRECISION": precision, "num_warps": plan.warps,
-        "launch_cooperative_grid": True,
+        "ALONE": plan.alone, "BY_VALUE": by_value, "STAGES": plan.stages, "PRECISION": precision,
+        "num_warps": plan.warps, "launch_cooperative_grid": True,
     }  # fmt: skip
     if kernel is backward_kernel:
         constants["TEAM"] = plan.team

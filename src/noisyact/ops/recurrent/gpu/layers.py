@@ -18,7 +18,14 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
-from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
+from noisyact.ops.recurrent.gpu.plan import (
+    backward_plan,
+    backward_sizes,
+    forward_plan,
+    forward_sizes,
+    in_one_launch,
+    processors,
+)
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
 from noisyact.ops.triton import on
@@ -78,20 +85,23 @@ def _steps() -> Any:
 
 def forward(
     call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
-    kept_noise: CellNoise | None = None,
+    kept_noise: CellNoise | None = None, pads: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
     """The results of :func:`layers`, and a list for backward: the input, then three tensors of each layer.
 
     Args:
         keep: whether backward will follow.
         kept_noise: receives the scales that the kernels used.
+        pads: whether the tensors for backward may have further units, see steps/padding.py.
     """
     kind, batch, hidden, count = call.kind, call.batch, weights[0].w_hh.shape[1], len(weights)
     size, device = x.element_size(), x.device
     plan = forward_plan(kind, batch, hidden, size, processors(device))
-    if not plan.persistent or weights[0].w_hr is not None:
+    # If backward runs step by step, forward does too: then both can have rows for which cuBLAS is fast.
+    whole = plan.persistent and (not keep or in_one_launch(kind, batch, hidden, size, processors(device)))
+    if not whole or weights[0].w_hr is not None:
         own = [_all_contiguous(layer) for layer in weights]
-        return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise)
+        return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise, pads)
     launches = _launches()
     sizes = forward_sizes(plan, call.steps, batch, hidden, size)
     wants_x, (*form, width), kept = x.requires_grad, x.shape, []

@@ -61,7 +61,7 @@ def _layer(
     rules = StateRules(reset, reset_h, reset_c, places, mask_seed, zoneout_h, zoneout_c, recurrent_dropout, first_step)
     call = _checked_call(kind, x, offsets, before, h0, c0, weights, seed, noise, steps, batch, reverse, rules, sizes)
     h0, c0 = _one_layers(h0, c0)
-    y, h_n, c_n, kept = forward(call, x, h0, c0, [weights], keep)
+    y, h_n, c_n, kept = forward(call, x, h0, c0, [weights], keep, pads=False)
     last_c = x.new_empty(0, _hidden(w_hh, w_hr)) if c_n is None else c_n[0]
     return y, h_n[0], last_c, kept[2] if keep else x.new_empty(0), kept[3]
 

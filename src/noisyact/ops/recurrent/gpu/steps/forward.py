@@ -13,7 +13,7 @@ from noisyact.ops.recurrent.gpu.steps.state import end_step, keep_masks, mixed, 
 
 __all__ = ["POSITION", "forward_kernel", "state_kernel"]
 
-POSITION = ("step", "offset", "size", "offset_before", "known", "offset_after", "later")
+POSITION: tuple[str, ...] = ("step", "offset", "size", "offset_before", "known", "offset_after", "later")
 """The last arguments of all kernels, which differ from step to step.
 
 step: the step in the counters of the noise. offset: the first row of the step, of `size`. offset_before, known: the

@@ -20,6 +20,7 @@ from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.gpu.steps.backward import backward_kernel, state_backward_kernel
 from noisyact.ops.recurrent.gpu.steps.cublas import recurrent_weights
 from noisyact.ops.recurrent.gpu.steps.forward import forward_kernel, state_kernel
+from noisyact.ops.recurrent.gpu.steps.routine import Launch, Place, Product, Routine
 from noisyact.ops.recurrent.gpu.steps.rules import step_rules
 from noisyact.ops.recurrent.gpu.steps.seen import ruled_weights
 from noisyact.ops.recurrent.gpu.steps.timeline import rows_of, timeline
@@ -102,27 +103,27 @@ def layer_forward(
             state_kernel, batch, output, settings,
             (h0, y, h_n, reset, reset_h, rows, mask_seed, dropout, seen), (output,),
         )  # fmt: skip
-    sizes, w = call.every_size(), weights.w_hh.t()
-    w_project: Any = None if weights.w_hr is None else weights.w_hr.t()
-    outputs, sums = y.view(-1, output).split(sizes), a.split(sizes)
-    order = timeline(sizes, call.reverse, rules.first_step)
+    w, adds, outputs = weights.w_hh.t(), kind != "gru", y.view(-1, output)
+    known, new = (
+        (Place(a, ("offset",)), Place(a, ("offset", "known"))) if q is None else (Place(q), Place(q, ("known",)))
+    )
+    before = Place(outputs, ("offset_before",)) if seen is None else Place(seen)
+    operations: list[Product | Launch] = [Product(known, before, w, adds, "known")]
+    if first is not None:
+        operations.append(Product(new, Place(first, ("known",)), w, adds, "size", "known"))
+    operations.append(run)
+    if end is not None and m is not None and weights.w_hr is not None:
+        operations += [Product(Place(outputs, ("offset",)), Place(m), weights.w_hr.t(), False, "size"), end]
+    order = timeline(call.every_size(), call.reverse, rules.first_step)
+    routine = Routine(operations, order)
 
     def advance(part: slice) -> None:
-        rows = rows_of(order[part])
+        rows = rows_of(order.steps[part])
         if bias is None:
             torch.mm(x[rows], w_ih, out=a[rows])
         else:
             torch.addmm(bias, x[rows], w_ih, out=a[rows])
-        for t, before, size, known, position in order[part]:
-            to = sums[t] if q is None else q
-            if known:
-                _add_product(_first(to, known), _first(outputs[before] if seen is None else seen, known), w, kind)
-            if first is not None and known < size:
-                _add_product(to[known:size], first[known:size], w, kind)
-            run(size, *position)
-            if end is not None:
-                torch.mm(_first(m, size), w_project, out=outputs[t])
-                end(size, *position)
+        routine.run(part)
 
     return (y, a, extra), advance
 
@@ -147,7 +148,6 @@ def layer_backward(
     """
     kind, batch, (output, hidden) = call.kind, call.batch, _widths(weights)
     (y, a, extra), p, w_hh, number = kept, weights.p, weights.w_hh, _number(x)
-    w_project: Any = weights.w_hr
     noise, seed, projected, rows = call.noise, call.seeds[index], weights.w_hr is not None, len(x)
     wide = w_hh.shape[0]
     dh = x.new_empty(batch, output)
@@ -185,22 +185,20 @@ def layer_backward(
             state_backward_kernel, batch, output, settings,
             (dh, carry_h, dy, dh_n, owed, dreset_h, reset, places, mask_seed, dropout), (output,),
         )  # fmt: skip
-    sizes = call.every_size()
-    of_steps, of_owed = dgates[:, -wide:].split(sizes), () if owed is None else owed.split(sizes)
-    order, d_ih = timeline(sizes, call.reverse, rules.first_step), dgates[:, :wide]
+    order, d_ih = timeline(call.every_size(), call.reverse, rules.first_step), dgates[:, :wide]
+    needed = "size" if wants_h0 or wants_reset else "known"
+    operations: list[Product | Launch] = [
+        run, Product(Place(dh), Place(dgates[:, -wide:], ("offset",)), w_hh, False, needed)
+    ]  # fmt: skip
+    if begin is not None and owed is not None and dm is not None and weights.w_hr is not None:
+        operations[:0] = [begin, Product(Place(dm), Place(owed, ("offset",)), weights.w_hr, False, "size")]
+    routine = Routine(operations, order, backwards=True)
     dx = x.new_empty(x.shape) if wants_x else None
 
     def advance(part: slice) -> None:
-        for t, _, size, known, position in reversed(order[part]):
-            if begin is not None:
-                begin(size, *position)
-                torch.mm(of_owed[t], w_project, out=_first(dm, size))
-            run(size, *position)
-            needed = size if wants_h0 or wants_reset else known
-            if needed:
-                torch.mm(_first(of_steps[t], needed), w_hh, out=_first(dh, needed))
+        routine.run(part)
         if dx is not None:
-            rows = rows_of(order[part])
+            rows = rows_of(order.steps[part])
             torch.mm(d_ih[rows], weights.w_ih, out=dx[rows])
 
     def finish() -> LayerGradients:
@@ -229,17 +227,13 @@ def layer_backward(
 
 def _prepared(
     kernel: Any, batch: int, width: int, settings: tuple, tensors: Sequence[Tensor | None], numbers: tuple[int, ...]
-) -> Callable[..., None]:
-    """A function of the number of rows and the position of a step that launches a kernel."""
+) -> Launch:
+    """The launch of a kernel at every step."""
     cell, flags, dtypes = settings
     across = -(-width // _UNITS)
     many = -(-batch // _ROWS) * across >= _MANY_PROGRAMS and dtypes[0] is not torch.float64
-    launch = _launcher(kernel, 4 if many else 8, cell, tuple(flags.items()), dtypes).prepared(tensors, numbers)
-
-    def run(size: int, *position: int) -> None:
-        launch((-(-size // _ROWS), across), *position)
-
-    return run
+    launcher = _launcher(kernel, 4 if many else 8, cell, tuple(flags.items()), dtypes)
+    return Launch(launcher.prepared(tensors, numbers), _ROWS, across)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -247,14 +241,6 @@ def _launcher(kernel: Any, warps: int, cell: tuple, flags: tuple, dtypes: tuple[
     number = tl.float64 if dtypes[0] is torch.float64 else tl.float32
     constants = functions(*cell) | dict(flags) | {"NUMBER": number, "BB": _ROWS, "BU": _UNITS, "num_warps": warps}
     return Launcher(kernel, {name: constants[name] for name in (*kernel.arg_names, "num_warps") if name in constants})
-
-
-def _add_product(to: Tensor, h: Tensor, w: Tensor, kind: str) -> None:
-    """Add the recurrent product to the pre-activations. The GRU's has a tensor for itself, which it overwrites."""
-    if kind == "gru":
-        torch.mm(h, w, out=to)
-    else:
-        to.addmm_(h, w)
 
 
 def _of_first_state(
@@ -276,10 +262,6 @@ def _of_first_state(
         d = d.masked_fill(again, 0.0)
     at_reset = of_resets.to(dtype) if wants_reset and of_resets is not None else None
     return d.to(dtype) if wants_first else None, at_reset
-
-
-def _first(tensor: Any, count: int) -> Tensor:
-    return tensor if tensor.shape[0] == count else tensor[:count]
 
 
 def _widths(weights: LayerWeights) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from noisyact.ops.recurrent.gpu.call import StackCall
 from noisyact.ops.recurrent.gpu.steps import wavefront
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.gpu.steps.layer import layer_backward, layer_forward
+from noisyact.ops.recurrent.gpu.steps.padding import Padding, padding_for
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights
 from noisyact.ops.triton import on
 
@@ -19,24 +20,38 @@ __all__ = ["backward", "forward"]
 
 def forward(
     call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
-    kept_noise: CellNoise | None,
+    kept_noise: CellNoise | None, pads: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
     """Compute :func:`noisyact.ops.recurrent.gpu.layers.forward`. All tensors but x are contiguous."""
+    with on(x.device), ProductsAsCudnn():
+        padding = padding_for(call.kind, x, weights) if pads else None
+        if padding is None:
+            return _forward(call, x, h0, c0, weights, keep, kept_noise)
+        y, h_n, c_n, kept = _forward(
+            padding.call(call), padding.widened_inputs(x), padding.widened(h0), padding.widened(c0),
+            padding.weights(weights), keep, kept_noise,
+        )  # fmt: skip
+        return padding.cut(y), padding.cut(h_n), padding.cut(c_n), kept
+
+
+def _forward(
+    call: StackCall, x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Sequence[LayerWeights], keep: bool,
+    kept_noise: CellNoise | None,
+) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
     count, batch, output, w_hr = len(weights), call.batch, weights[0].w_hh.shape[1], weights[0].w_hr
     form, x = x.shape[:-1], x.reshape(-1, x.shape[-1])
     h_n = x.new_empty(count, batch, output)
     c_n = x.new_empty(count, batch, output if w_hr is None else w_hr.shape[1]) if call.kind == "lstm" else None
     kept, advances = [x], []
-    with on(x.device), ProductsAsCudnn():
-        for index, own in enumerate(weights):
-            results, advance = layer_forward(
-                call, index, x, _of(h0, index), _of(c0, index), h_n[index], _of(c_n, index), own, keep, kept_noise,
-                x.shape[:1] if index < count - 1 else form,
-            )  # fmt: skip
-            x = results[0]
-            kept += results
-            advances.append(advance)
-        wavefront.run(advances, _parts(call, count, output), x.device)
+    for index, own in enumerate(weights):
+        results, advance = layer_forward(
+            call, index, x, _of(h0, index), _of(c0, index), h_n[index], _of(c_n, index), own, keep, kept_noise,
+            x.shape[:1] if index < count - 1 else form,
+        )  # fmt: skip
+        x = results[0]
+        kept += results
+        advances.append(advance)
+    wavefront.run(advances, _parts(call, count, output), x.device)
     return x, h_n, c_n, kept
 
 
@@ -46,6 +61,25 @@ def backward(
     wants_reset: bool,
 ) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     """Compute :func:`noisyact.ops.recurrent.gpu.layers.backward`. All tensors are contiguous but the input's rows."""
+    wants = wants_x, wants_h0, wants_weights, wants_reset
+    with on(kept[0].device), ProductsAsCudnn():
+        wide_inputs, wide, hidden = kept[0].shape[-1], kept[1].shape[-1], weights[0].w_hh.shape[1]
+        inputs = weights[0].w_ih.shape[1]
+        if (wide_inputs, wide) == (inputs, hidden):
+            return _backward(call, gradients, h0, c0, weights, kept, *wants)
+        padding = Padding(call.kind, inputs, hidden, wide_inputs, wide)  # the setting of TF32 may have changed since
+        dx, found, states = _backward(
+            padding.call(call), list(map(padding.widened, gradients)), padding.widened(h0), padding.widened(c0),
+            padding.weights(weights), kept, *wants,
+        )  # fmt: skip
+        return padding.cut_inputs(dx), padding.cut_gradients(found), list(map(padding.cut, states))
+
+
+def _backward(
+    call: StackCall, gradients: Sequence[Tensor | None], h0: Tensor | None, c0: Tensor | None,
+    weights: Sequence[LayerWeights], kept: Sequence[Tensor], wants_x: bool, wants_h0: bool, wants_weights: bool,
+    wants_reset: bool,
+) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     (dy, dh_n, dc_n), x = gradients, kept[0]
     width = weights[0].w_hh.shape[0] * (2 if call.kind == "gru" else 1)
     parts = _parts(call, len(weights), weights[0].w_hh.shape[1])
@@ -53,28 +87,27 @@ def backward(
     advances, ends = [], []
     found: list[Tensor | None] = []
     states: list[list[Tensor | None]] = []
-    with on(x.device), ProductsAsCudnn():
-        for index in reversed(range(len(weights))):
-            dgates = x.new_empty(len(x), width) if shared is None else shared
-            dy, advance, finish = layer_backward(
-                call, index, dy, _of(dh_n, index), _of(dc_n, index), _of(h0, index), _of(c0, index),
-                kept[3 * index - 2] if index else x, kept[3 * index + 1 : 3 * index + 4], weights[index], dgates,
-                wants_x or index > 0, wants_h0, wants_weights, wants_reset,
-            )  # fmt: skip
-            if shared is None:
-                advances.append(advance)
-                ends.append(finish)
-            else:
-                wavefront.run([advance], parts, x.device)
-                of_weights, *of_states = finish()
-                found[:0] = of_weights
-                states.insert(0, of_states)
+    for index in reversed(range(len(weights))):
+        dgates = x.new_empty(len(x), width) if shared is None else shared
+        dy, advance, finish = layer_backward(
+            call, index, dy, _of(dh_n, index), _of(dc_n, index), _of(h0, index), _of(c0, index),
+            kept[3 * index - 2] if index else x, kept[3 * index + 1 : 3 * index + 4], weights[index], dgates,
+            wants_x or index > 0, wants_h0, wants_weights, wants_reset,
+        )  # fmt: skip
         if shared is None:
-            wavefront.run(advances, parts[::-1], x.device)
-            for finish in ends:
-                of_weights, *of_states = finish()
-                found[:0] = of_weights
-                states.insert(0, of_states)
+            advances.append(advance)
+            ends.append(finish)
+        else:
+            wavefront.run([advance], parts, x.device)
+            of_weights, *of_states = finish()
+            found[:0] = of_weights
+            states.insert(0, of_states)
+    if shared is None:
+        wavefront.run(advances, parts[::-1], x.device)
+        for finish in ends:
+            of_weights, *of_states = finish()
+            found[:0] = of_weights
+            states.insert(0, of_states)
     return dy, found, [_stacked(parts) for parts in zip(*states, strict=True)]
 
 

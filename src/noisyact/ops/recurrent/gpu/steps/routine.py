@@ -1,0 +1,217 @@
+"""What a layer does at every step, as a table of products and launches, and the loop over the steps.
+
+The loop is in C if it can be, because on many machines Python cannot call two functions of CUDA in the time of a step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from noisyact.ops import native
+from noisyact.ops.recurrent.gpu.steps import entry_points
+from noisyact.ops.recurrent.gpu.steps.forward import POSITION
+from noisyact.ops.recurrent.gpu.steps.timeline import Step, Timeline
+from noisyact.ops.triton.launch import Prepared
+
+__all__ = ["Launch", "Place", "Product", "Routine"]
+
+
+class Place(NamedTuple):
+    """Rows of a tensor that change from step to step."""
+
+    tensor: Tensor
+    """[rows, columns]; the columns are adjacent."""
+    begin: tuple[str, ...] = ()
+    """The names of up to two numbers of the position, which add up to the first row."""
+
+
+class Product(NamedTuple):
+    """``to = of w``, or ``to += of w``."""
+
+    to: Place
+    of: Place
+    w: Tensor
+    """[columns of `of`, columns of `to`], or the transpose of such a tensor."""
+    adds: bool
+    total: str
+    """The number of rows is this number of the position minus `less`. Without rows nothing is done."""
+    less: str | None = None
+
+
+class Launch(NamedTuple):
+    """A launch of a pointwise kernel for all rows of the step."""
+
+    kernel: Prepared
+    rows: int
+    """The number of rows of a program."""
+    across: int
+    """The number of programs for a row."""
+    total: str = "size"
+    less: str | None = None
+
+
+class Routine:
+    """The operations of every step of a layer, in order.
+
+    Args:
+        operations: their tensors are all of one dtype and on one device.
+        backwards: whether the steps run from the last to the first.
+    """
+
+    def __init__(
+        self, operations: Sequence[Product | Launch], timeline: Timeline, backwards: bool = False
+    ) -> None:  # fmt: skip
+        self.operations, self.timeline, self.backwards = operations, timeline, backwards
+        self._table: Any = None
+
+    def run(self, part: slice) -> None:
+        """Run these steps, of all in the order of the recurrence."""
+        order = self.timeline.steps[part]
+        if self.backwards:
+            order = order[::-1]
+        done = 0
+        if len(order) >= _FEWEST and self._may_run_in_c():
+            if not self._is_compiled():
+                self._run_in_python(order[:1])  # the first launch of a kernel compiles it
+                done = 1
+            if self._is_compiled():
+                self._run_in_c(self.timeline.positions(part, self.backwards), done, len(order) - done)
+                return
+        self._run_in_python(order[done:])
+
+    def _run_in_python(self, order: Sequence[Step]) -> None:
+        for step in order:
+            position = dict(zip(POSITION, step.position, strict=True))
+            for operation in self.operations:
+                rows = position[operation.total] - (position[operation.less] if operation.less else 0)
+                if rows <= 0:
+                    continue
+                if isinstance(operation, Launch):
+                    operation.kernel((-(-rows // operation.rows), operation.across), *step.position)
+                    continue
+                to, of = (_rows(place, position, rows) for place in (operation.to, operation.of))
+                if operation.adds:
+                    to.addmm_(of, operation.w)
+                else:
+                    torch.mm(of, operation.w, out=to)
+
+    def _may_run_in_c(self) -> bool:
+        """Whether C may call cuBLAS: torch itself would call it in the same way."""
+        return (
+            any(isinstance(own, Product) and own.w.is_cuda for own in self.operations)
+            and native.library() is not None and entry_points.multiply() is not None
+            and entry_points.launch() is not None and not torch.are_deterministic_algorithms_enabled()
+            and torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is True
+            and torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is True
+        )  # fmt: skip
+
+    def _is_compiled(self) -> bool:
+        """Whether the table of the operations is there, or can be made now."""
+        if self._table is None:
+            filled = [_operation(own) for own in self.operations]
+            if None not in filled:
+                self._table = (_Operation * len(filled))(*filled)
+        return self._table is not None
+
+    def _run_in_c(self, positions: Any, done: int, steps: int) -> None:
+        device = _device(self.operations)
+        status = native.function("noisyact_gpu_routine", 4)(
+            ctypes.addressof(device), ctypes.addressof(self._table),
+            ctypes.addressof(positions) + done * len(POSITION) * ctypes.sizeof(ctypes.c_int32), steps,
+            len(self.operations),
+        )  # fmt: skip
+        if status:
+            what = f"a product by cuBLAS failed with status {status}" if status > 0 else f"a launch: error {-status}"
+            raise RuntimeError(f"a step of a recurrent layer: {what}")
+
+
+_FEWEST = 3
+"""Fewer steps than these take less time in Python than the table."""
+_MOST_PARAMETERS = 64
+_DTYPES = {torch.float32: (0, 68), torch.float64: (1, 70), torch.float16: (2, 68), torch.bfloat16: (14, 68)}
+"""CUDA's numbers of a dtype (cudaDataType) and of the dtype of its sums (cublasComputeType)."""
+
+
+def _rows(place: Place, position: dict[str, int], rows: int) -> Tensor:
+    begin = sum(position[name] for name in place.begin)
+    return place.tensor[begin : begin + rows]
+
+
+class _Place(ctypes.Structure):
+    """The structure `place` of routine.c."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("row_bytes", ctypes.c_int64), ("begins", ctypes.c_int32 * 2))
+
+    @classmethod
+    def of(cls, place: Place) -> _Place:
+        begins = [_number(name) for name in (*place.begin, None, None)[:2]]
+        tensor = place.tensor
+        return cls(tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), (ctypes.c_int32 * 2)(*begins))
+
+
+class _Operation(ctypes.Structure):
+    """The structure `operation` of routine.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("total", "less", "is_launch", "adds")),
+        ("to", _Place),
+        ("of", _Place),
+        ("w", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("inner", "columns", "to_width", "of_width", "w_width")),
+        *((name, ctypes.c_int32) for name in (
+            "w_is_transposed", "rows_of_program", "across", "threads", "shared", "parameters", "first",
+        )),
+        ("function", ctypes.c_void_p),
+        ("values", ctypes.c_uint64 * _MOST_PARAMETERS),
+    )  # fmt: skip
+
+
+class _Device(ctypes.Structure):
+    """The structure `device` of routine.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("multiply", "launch", "handle", "stream")),
+        *((name, ctypes.c_int32) for name in ("dtype", "sums", "doubles")),
+    )
+
+
+def _number(name: str | None) -> int:
+    return -1 if name is None else POSITION.index(name)
+
+
+def _operation(own: Product | Launch) -> _Operation | None:
+    """The structure of an operation; None for a launch whose kernel is not compiled."""
+    rows = {"total": _number(own.total), "less": _number(own.less)}
+    if isinstance(own, Product):
+        inner, columns = own.w.shape
+        is_transposed = own.w.stride(1) != 1
+        of_rows = own.w.stride(1) if is_transposed else max(own.w.stride(0), columns)
+        return _Operation(
+            **rows, is_launch=False, adds=own.adds, to=_Place.of(own.to), of=_Place.of(own.of), w=own.w.data_ptr(),
+            inner=inner, columns=columns, to_width=max(own.to.tensor.stride(0), columns),
+            of_width=max(own.of.tensor.stride(0), inner), w_width=of_rows, w_is_transposed=is_transposed,
+        )  # fmt: skip
+    binary = own.kernel.binary()
+    if binary is None or not len(binary.first) + len(POSITION) <= binary.parameters <= _MOST_PARAMETERS:
+        return None
+    return _Operation(
+        **rows, is_launch=True, rows_of_program=own.rows, across=own.across, threads=binary.threads,
+        shared=binary.shared, parameters=binary.parameters, first=len(binary.first), function=binary.function,
+        values=(ctypes.c_uint64 * _MOST_PARAMETERS)(*binary.first),
+    )  # fmt: skip
+
+
+def _device(operations: Sequence[Product | Launch]) -> _Device:
+    """The functions that C calls, on the current stream."""
+    w = next(own.w for own in operations if isinstance(own, Product))
+    dtype, sums = _DTYPES[w.dtype]
+    stream = torch._C._cuda_getCurrentRawStream(w.device.index)
+    return _Device(
+        multiply=entry_points.multiply(), launch=entry_points.launch(), handle=torch.cuda.current_blas_handle(),
+        stream=stream, dtype=dtype, sums=sums, doubles=w.dtype is torch.float64,
+    )  # fmt: skip
