@@ -5,7 +5,10 @@ import torch
 from recurrent_cases import Case
 
 import noisyact as na
+from noisyact.ops import native
 from noisyact.ops.recurrent.gpu import layers as gpu
+from noisyact.ops.recurrent.gpu import plan as plans
+from noisyact.ops.recurrent.gpu.steps import routine
 
 pytestmark = pytest.mark.gpu
 RULES = {"share": 0.2, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
@@ -45,6 +48,40 @@ def compare(case):
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_large_layers_equal_the_reference(kind, dtype):
     compare(Case(kind, 3, 512, 1024, inputs=8, dtype=dtype, device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
+def test_rows_of_any_width_equal_the_reference(kind, dtype):
+    """Rows that are no multiple of 16 bytes, for which cuBLAS gets further units."""
+    compare(Case(kind, 4, 520, 1021, inputs=13, dtype=dtype, device="cuda"))
+
+
+@pytest.mark.skipif(native.library() is None, reason="the C kernels are not compiled here")
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"kind": "lstm", "dtype": torch.bfloat16},
+        {"kind": "gru", "dtype": torch.float16, "packed": True, "reverse": True},
+        {"kind": "rnn_tanh"},
+        {"kind": "lstm", "dtype": torch.float64, "projection": 72, **RULES},
+    ],
+    ids=lambda case: f"{case['kind']}-{case.get('dtype')}",
+)
+def test_the_loop_in_c_is_the_loop_in_python(case, monkeypatch):
+    """The same kernels and the same products of cuBLAS, so the results are equal to the bit."""
+    monkeypatch.setattr(gpu, "processors", lambda _: 0)
+    monkeypatch.setattr(plans, "processors", lambda _: 0)
+    found, calls, run_in_c = [], [], routine.Routine._run_in_c
+    monkeypatch.setattr(routine.Routine, "_run_in_c", lambda self, *a: (calls.append(a), run_in_c(self, *a))[1])
+    for may in (True, False):
+        if not may:
+            monkeypatch.setattr(routine.Routine, "_may_run_in_c", lambda self: False)
+        own = Case(**{"steps": 9, "batch": 40, "hidden": 300, "device": "cuda", **case})
+        outputs = own.by_kernels()
+        found.append([*outputs, *own.gradients(outputs, own.leaves()).values()])
+        assert len(calls) == 2
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
