@@ -38,6 +38,12 @@ class Driver:
         return None
 
 
+class Names(list):
+    """Names of kernels and their threads, and the bytes of shared memory of the kernels that were launched."""
+
+    shared: list
+
+
 @pytest.fixture
 def compiled(monkeypatch, tmp_path):
     """The kernels that have been compiled, each with the name of its thread."""
@@ -48,7 +54,8 @@ def compiled(monkeypatch, tmp_path):
     from noisyact.ops.triton.launch import Launcher
     from noisyact.recurrent import execution
 
-    names = []
+    names, shared = Names(), []
+    names.shared = shared
 
     def listen(src, cache_hit, **_):
         if not cache_hit:
@@ -60,6 +67,7 @@ def compiled(monkeypatch, tmp_path):
             self._ahead.join()
         ahead.in_turns(self._kernel)
         self._compiled[self] = self._kernel.warmup(*tensors, *numbers, grid=grid, **self._constants)
+        shared.append(self._compiled[self].metadata.shared)
 
     monkeypatch.setattr(driver, "_active", Driver())
     monkeypatch.setattr(triton.knobs.compilation, "listener", listen)
@@ -106,6 +114,17 @@ def test_layers_share_kernels(compiled):
 def test_another_gradient_needs_another_kernel(compiled):
     train(na.NoisyRNN(5, 7), 3, 2, final=True)
     assert sorted(compiled) == [(HERE, "backward_kernel"), (HERE, "forward_kernel"), (AHEAD, "backward_kernel")]
+
+
+@pytest.mark.parametrize(
+    ("make", "batch", "hidden", "tf32"),
+    [(na.NoisyLSTM, 400, 200, True), (na.NoisyGRU, 512, 256, False), (na.NoisyRNN, 40, 1000, False)],
+)
+def test_programs_of_many_rows_fit_the_shared_memory(compiled, make, batch, hidden, tf32, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    train(make(hidden, hidden), 2, batch)
+    assert len(compiled.shared) == 2
+    assert max(compiled.shared) <= 227 * 2**10
 
 
 def test_errors_are_left_to_the_launch():

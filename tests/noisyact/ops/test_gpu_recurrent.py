@@ -67,6 +67,19 @@ def test_every_size_equals_the_reference(index):
         compare(case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "batch", "hidden"),
+    [
+        ("lstm", 400, 200), ("gru", 512, 256), ("lstm", 900, 129), ("gru", 150, 40), ("lstm", 150, 100),
+        ("rnn_tanh", 500, 300), ("rnn_tanh", 30, 1000), ("rnn_relu", 100, 700),
+    ],
+)  # fmt: skip
+def test_many_rows_equal_the_reference(kind, batch, hidden, dtype):
+    """Programs of many rows and many units."""
+    compare(Case(kind, 3, batch, hidden, inputs=8, dtype=dtype, device="cuda"))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("noise", [*NOISES, *ESTIMATORS])

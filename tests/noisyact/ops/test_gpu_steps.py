@@ -68,20 +68,23 @@ def test_rows_of_any_width_equal_the_reference(kind, dtype):
     ],
     ids=lambda case: f"{case['kind']}-{case.get('dtype')}",
 )
-def test_the_loop_in_c_is_the_loop_in_python(case, monkeypatch):
-    """The same kernels and the same products of cuBLAS, so the results are equal to the bit."""
+def test_the_loop_in_c_equals_the_loop_in_python(case, monkeypatch):
+    """torch may choose another kernel of cuBLAS for the same product, so they are equal but for rounding."""
     monkeypatch.setattr(gpu, "processors", lambda _: 0)
     monkeypatch.setattr(plans, "processors", lambda _: 0)
     found, calls, run_in_c = [], [], routine.Routine._run_in_c
     monkeypatch.setattr(routine.Routine, "_run_in_c", lambda self, *a: (calls.append(a), run_in_c(self, *a))[1])
-    for may in (True, False):
+    for number, may in enumerate((True, True, False)):
         if not may:
             monkeypatch.setattr(routine.Routine, "_may_run_in_c", lambda self: False)
         own = Case(**{"steps": 9, "batch": 40, "hidden": 300, "device": "cuda", **case})
         outputs = own.by_kernels()
         found.append([*outputs, *own.gradients(outputs, own.leaves()).values()])
-        assert len(calls) == 2
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+        assert len(calls) == (2, 4, 4)[number]
+    first, again, in_python = found
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    bound = max(BOUNDS[own.dtype]) / 4
+    assert max(off(*pair) for pair in zip(first, in_python, strict=True)) <= bound
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

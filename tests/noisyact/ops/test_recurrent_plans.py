@@ -15,6 +15,8 @@ from noisyact.ops.recurrent.types import GATES
 
 REGISTERS = 2**18
 """The bytes of the registers of a multiprocessor."""
+SHARED = 227 * 2**10
+"""The bytes of shared memory that a program can have there."""
 
 
 @settings(max_examples=300, deadline=None)
@@ -25,6 +27,9 @@ REGISTERS = 2**18
 @example("lstm", 20, 1500, 4, 132, backward_plan)
 @example("lstm", 1000, 64, 4, 132, backward_plan)
 @example("gru", 20, 200, 2, 132, forward_plan)
+@example("lstm", 512, 256, 4, 132, backward_plan)
+@example("gru", 1000, 65, 4, 132, backward_plan)
+@example("rnn_tanh", 40, 1000, 4, 132, backward_plan)
 def test_plans_cover_the_layer_and_fit_the_device(kind, batch, hidden, size, processors, choose):
     plan = choose(kind, batch, hidden, size, processors)
     padded = padded_size(hidden, plan)
@@ -38,6 +43,10 @@ def test_plans_cover_the_layer_and_fit_the_device(kind, batch, hidden, size, pro
     assert plan.persistent or (plan.team == 1 and not plan.alone)
     assert not plan.persistent or size < 8
     assert inner % plan.depth == 0 or plan.resident
+    if plan.resident and not plan.alone:
+        assert inner <= plan.depth * (plan.slices if choose is forward_plan else 1)
+        lines = plan.units * (4 if choose is forward_plan and GATES[kind] > 1 else 1)
+        assert plan.slices * plan.depth * (plan.rows + lines) * size <= SHARED
     if plan.alone:
         assert plan.programs(hidden) == 1
         gates = 4 if GATES[kind] > 1 else 1
@@ -47,7 +56,8 @@ def test_plans_cover_the_layer_and_fit_the_device(kind, batch, hidden, size, pro
 def test_a_team_shares_the_products_of_large_layers_and_small_ones_need_no_other_program():
     assert [backward_plan("lstm", 20, hidden, 4, 132).team for hidden in (200, 1500)] == [1, 4]
     for plan in (forward_plan, backward_plan):
-        assert [plan("gru", 20, hidden, 4, 132).alone for hidden in (1, 64, 65)] == [True, True, False]
+        assert [plan("gru", 20, hidden, 4, 132).alone for hidden in (1, 32, 33)] == [True, True, False]
+        assert [plan("gru", 200, hidden, 4, 132).alone for hidden in (33, 64, 65)] == [True, True, False]
         assert [plan("gru", 200, hidden, 2, 132).alone for hidden in (128, 129)] == [True, False]
         assert [plan(kind, 20, 128, 2, 132).alone for kind in ("gru", "lstm", "rnn_tanh")] == [False, False, True]
         assert plan("lstm", 200, 128, 2, 132).warps == 8

@@ -96,13 +96,12 @@ def forward(
     """
     kind, batch, hidden, count = call.kind, call.batch, weights[0].w_hh.shape[1], len(weights)
     size, device = x.element_size(), x.device
-    plan = forward_plan(kind, batch, hidden, size, processors(device))
-    # If backward runs step by step, forward does too: then both can have rows for which cuBLAS is fast.
-    whole = plan.persistent and (not keep or in_one_launch(kind, batch, hidden, size, processors(device)))
-    if not whole or weights[0].w_hr is not None:
+    layer = kind, batch, hidden, size, processors(device)
+    # If backward runs step by step, forward does too: it is as fast then, and cuBLAS gets the rows it is fast with.
+    if not in_one_launch(*layer) or weights[0].w_hr is not None:
         own = [_all_contiguous(layer) for layer in weights]
         return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise, pads)
-    launches = _launches()
+    launches, plan = _launches(), forward_plan(*layer)
     sizes = forward_sizes(plan, call.steps, batch, hidden, size)
     wants_x, (*form, width), kept = x.requires_grad, x.shape, []
     rows = math.prod(form)
@@ -145,11 +144,12 @@ def backward(
     (dy, dh_n, dc_n), x, count = gradients, kept[0], len(weights)
     kind, batch, (wide, hidden) = call.kind, call.batch, weights[0].w_hh.shape
     size, device = x.element_size(), x.device
-    plan = backward_plan(kind, batch, hidden, size, processors(device))
+    layer = kind, batch, hidden, size, processors(device)
+    plan = backward_plan(*layer)
     sizes = backward_sizes(plan, kind, call.steps, batch, hidden, size)
     h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
-    if not plan.persistent or weights[0].w_hr is not None:
+    if not (plan.persistent and in_one_launch(*layer)) or weights[0].w_hr is not None:
         own, given = [_all_contiguous(layer) for layer in weights], (_contiguous(dy), dh_n, dc_n)
         kept = (x.reshape(-1, x.shape[-1]), *kept[1:])
         return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights, wants_reset)
@@ -179,7 +179,7 @@ def backward(
                 d_ih = buffers.dgates[:, :wide]
                 with ProductsAsCudnn():
                     if wants_weights:
-                        dw_ih = torch.mm(d_ih.t(), below)
+                        dw_ih = torch.mm(d_ih.t(), below.reshape(rows, -1))
                         if seen is not None:
                             dw_hh = torch.mm(buffers.dgates[:, -wide:].t(), seen)
                         else:

@@ -17,6 +17,8 @@ __all__ = [
 
 _RESIDENT_LINES = 1024
 """The largest number of gates of all units for which the recurrent weights stay in registers."""
+_SHARED_BYTES = 226 * 1024
+"""The shared memory of a program. The operands of a product with resident weights pass through it as a whole."""
 TILE = 32, 128
 """The lines and columns of a tile of a product that a launch computes over all rows."""
 _ROWS_IN_LAUNCH, _INPUTS_IN_LAUNCH = 1024, 512
@@ -31,8 +33,8 @@ _ALONE_UNITS, _ALONE_BYTES = 128, 1 << 17
 """The most units and the most bytes of recurrent weights of a layer whose units are all in one program."""
 _ALONE = ((8, 4), (16, 4), (32, 8), (64, 8))
 """Rows and warps of a program that has all units. With 128 units it has 8 warps at least."""
-_FEW_ROWS = 128
-"""Up to this number of rows an LSTM or GRU of 128 units is faster with several programs for each block of rows."""
+_FEW_ROWS, _FEW_BYTES = 128, 1 << 15
+"""Up to this number of rows, a layer with more bytes of recurrent weights is faster with several programs."""
 
 
 class Plan(NamedTuple):
@@ -115,12 +117,12 @@ def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processor
     """The plan of the forward pass. `size` is the number of bytes of an element."""
     if (alone := _alone(kind, batch, hidden, size, device_processors)) is not None:
         return alone
-    streamed = _FORWARD if size == 4 else _FORWARD_16_BITS
-    cuts = _cuts(kind, hidden, _FORWARD_RESIDENT, _FORWARD_RNN, streamed)
-    plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
-    if not plan.resident:
-        return plan
-    return plan._replace(slices=plan.warps, depth=_power_of_two(-(-hidden // plan.warps)))
+    cuts = (
+        *_resident_cuts(kind, hidden, _FORWARD_RESIDENT, _FORWARD_RNN),
+        *(_FORWARD if size == 4 else _FORWARD_16_BITS),
+    )
+    lines = 4 if GATES[kind] > 1 else 1
+    return _first_that_fits(cuts, batch, hidden, size, device_processors, 1, lines)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -128,12 +130,9 @@ def backward_plan(kind: str, batch: int, hidden: int, size: int, device_processo
     """The plan of the backward pass. `size` is the number of bytes of an element."""
     if (alone := _alone(kind, batch, hidden, size, device_processors)) is not None:
         return alone
-    cuts = _cuts(kind, hidden, _BACKWARD_RESIDENT, _BACKWARD_RNN, _BACKWARD)
-    plan = _first_that_fits(cuts, batch, hidden, size, device_processors)
-    plan = plan._replace(slices=plan.warps if plan.team == 1 else 1)
-    if not plan.resident:
-        return plan
-    return plan._replace(depth=_power_of_two(slice_size(kind, padded_size(hidden, plan), plan)))
+    cuts = (*_resident_cuts(kind, hidden, _BACKWARD_RESIDENT, _BACKWARD_RNN), *_BACKWARD)
+    plan = _first_that_fits(cuts, batch, hidden, size, device_processors, GATES[kind], 1)
+    return plan if plan.team > 1 or not plan.persistent else plan._replace(slices=plan.warps)
 
 
 def _alone(kind: str, batch: int, hidden: int, size: int, device_processors: int) -> Plan | None:
@@ -142,8 +141,8 @@ def _alone(kind: str, batch: int, hidden: int, size: int, device_processors: int
     lines = units * (4 if GATES[kind] > 1 else 1)
     if size > 4 or units > _ALONE_UNITS or lines * units * size > _ALONE_BYTES:
         return None
-    if units == _ALONE_UNITS and GATES[kind] > 1 and batch <= _FEW_ROWS:
-        return None  # the registers of a program do not hold its weights
+    if lines * units * size > _FEW_BYTES and batch <= _FEW_ROWS:
+        return None  # its instructions wait for each other longer than programs do
     for rows, warps in _ALONE:
         warps = max(warps, units // 16)
         if -(-batch // rows) <= device_processors:
@@ -160,21 +159,37 @@ def in_one_launch(kind: str, batch: int, hidden: int, size: int, device_processo
     return all(plan(kind, batch, hidden, size, device_processors).persistent for plan in (forward_plan, backward_plan))
 
 
-def _cuts(
-    kind: str, hidden: int, resident: tuple[tuple[int, ...], ...], of_rnn: tuple[tuple[int, ...], ...],
-    streamed: tuple[tuple[int, ...], ...],
-) -> tuple[tuple[int, ...], ...]:  # fmt: skip
-    """The cuts to try for a layer."""
+def _resident_cuts(
+    kind: str, hidden: int, cuts: tuple[tuple[int, ...], ...], of_rnn: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The cuts whose recurrent weights stay in registers."""
     if 4 * hidden <= _RESIDENT_LINES:
-        return resident
-    return (*of_rnn, *streamed) if GATES[kind] == 1 and hidden <= _RESIDENT_LINES else streamed
+        return cuts
+    return of_rnn if GATES[kind] == 1 and hidden <= _RESIDENT_LINES else ()
 
 
 def _first_that_fits(
-    cuts: tuple[tuple[int, ...], ...], batch: int, hidden: int, size: int, device_processors: int
+    cuts: tuple[tuple[int, ...], ...],
+    batch: int,
+    hidden: int,
+    size: int,
+    device_processors: int,
+    inner: int,
+    lines: int,
 ) -> Plan:
+    """The plan of the first cut whose programs can all run at once.
+
+    Args:
+        inner: the length of the product's inner dimension for each unit.
+        lines: the number of lines of the product for each unit.
+    """
     for rows, units, depth, stages, warps, *team in cuts:
-        plan = Plan(True, rows, units, depth // size, depth == 0, stages, warps, 1, team[0] if team else 1)
+        plan = Plan(True, rows, units, depth // size, False, stages, warps, 1, team[0] if team else 1)
+        if depth == 0:
+            plan = plan._replace(resident=True, slices=warps)
+            plan = plan._replace(depth=_power_of_two(-(-inner * padded_size(hidden, plan) // warps)))
+            if plan.slices * plan.depth * (rows + lines * units) * size > _SHARED_BYTES:
+                continue
         fits = plan.programs(hidden) * plan.blocks(batch) <= device_processors
         if fits and size <= 4 and (rows == 16 or rows < 2 * batch):  # these kernels do not compute in float64
             return plan
