@@ -87,15 +87,6 @@ def test_the_loop_in_c_equals_the_loop_in_python(case, monkeypatch):
     assert max(off(*pair) for pair in zip(first, in_python, strict=True)) <= bound
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_forward_in_one_launch_and_backward_step_by_step(kind, dtype, monkeypatch):
-    chosen = gpu.backward_plan
-    monkeypatch.setattr(gpu, "backward_plan", lambda *a: chosen(*a[:4], 0))
-    compare(Case(kind, 5, 40, 300, dtype=dtype, device="cuda"))
-    compare(Case(kind, 5, 40, 300, dtype=dtype, device="cuda", packed=True, reverse=True))
-
-
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("noise", ["nah", "nan:alpha=1.0", "nanil", "nani:sigma=0.5,draw=mean"])
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])

@@ -18,14 +18,7 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.checks import check_backward
 from noisyact.ops.recurrent.gpu.call import StackCall, stack_call
-from noisyact.ops.recurrent.gpu.plan import (
-    backward_plan,
-    backward_sizes,
-    forward_plan,
-    forward_sizes,
-    in_one_launch,
-    processors,
-)
+from noisyact.ops.recurrent.gpu.plan import backward_plan, backward_sizes, forward_plan, forward_sizes, processors
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn, recurrent_weights
 from noisyact.ops.recurrent.types import CellNoise, LayerWeights, StateRules
 from noisyact.ops.triton import on
@@ -97,11 +90,12 @@ def forward(
     kind, batch, hidden, count = call.kind, call.batch, weights[0].w_hh.shape[1], len(weights)
     size, device = x.element_size(), x.device
     layer = kind, batch, hidden, size, processors(device)
+    plan = forward_plan(*layer)
     # If backward runs step by step, forward does too: it is as fast then, and cuBLAS gets the rows it is fast with.
-    if not in_one_launch(*layer) or weights[0].w_hr is not None:
+    if not (plan.persistent and backward_plan(*layer).persistent) or weights[0].w_hr is not None:
         own = [_all_contiguous(layer) for layer in weights]
         return _steps().forward(call, x, _contiguous(h0), _contiguous(c0), own, keep, kept_noise, pads)
-    launches, plan = _launches(), forward_plan(*layer)
+    launches = _launches()
     sizes = forward_sizes(plan, call.steps, batch, hidden, size)
     wants_x, (*form, width), kept = x.requires_grad, x.shape, []
     rows = math.prod(form)
@@ -149,7 +143,7 @@ def backward(
     sizes = backward_sizes(plan, kind, call.steps, batch, hidden, size)
     h0, c0, dh_n = _contiguous(h0), _contiguous(c0), _contiguous(dh_n)
     dc_n = _contiguous(dc_n) if kind == "lstm" else None
-    if not (plan.persistent and in_one_launch(*layer)) or weights[0].w_hr is not None:
+    if not (plan.persistent and forward_plan(*layer).persistent) or weights[0].w_hr is not None:
         own, given = [_all_contiguous(layer) for layer in weights], (_contiguous(dy), dh_n, dc_n)
         kept = (x.reshape(-1, x.shape[-1]), *kept[1:])
         return _steps().backward(call, given, h0, c0, own, kept, wants_x, wants_h0, wants_weights, wants_reset)
