@@ -24,6 +24,7 @@ from noisyact.ops.recurrent.gpu.cells import (
     gru_factors,
     lstm_factors,
     mixed,
+    one_by_one,
     per_unit,
     tanh_d,
     zone,
@@ -31,7 +32,7 @@ from noisyact.ops.recurrent.gpu.cells import (
 from noisyact.ops.recurrent.gpu.packing import pack_columns, pack_team_columns
 from noisyact.ops.recurrent.gpu.products import write_products
 from noisyact.ops.recurrent.gpu.saved import position, saved
-from noisyact.ops.recurrent.gpu.sums import finish_sums, store_sums, sum_of_slices
+from noisyact.ops.recurrent.gpu.sums import finish_sums, store_sums, sum_of_slices, sum_over_last
 from noisyact.ops.triton.barrier import ABSENT, PATIENCE, arrive, await_values, marked, wait
 
 __all__ = ["backward_kernel"]
@@ -55,7 +56,8 @@ def backward_kernel(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, TEAM: tl.constexpr,
-    RESIDENT: tl.constexpr, ALONE: tl.constexpr, BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    RESIDENT: tl.constexpr, ALONE: tl.constexpr, SINGLE: tl.constexpr, BY_VALUE: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run `rounds` steps, T or T + 1, from the end of the recurrence. Step T computes dh0, and what a reset at the
     first step adds to dreset_h.
@@ -74,13 +76,15 @@ def backward_kernel(
     the mask of the recurrent dropout: the gradient of the weights is a product with it.
     """
     G: tl.constexpr = 4 if KIND == LSTM else (3 if KIND == GRU else 1)
-    WIDE: tl.constexpr = 1 if G == 1 else 4  # the number of distinct gradients of gates
+    GP: tl.constexpr = 4 if G > 1 else 1
+    WIDE: tl.constexpr = GP  # the number of distinct gradients of gates
     ROW: tl.constexpr = 6 if KIND == GRU else G  # the number of gates in a row of dgates
     SUMS: tl.constexpr = 0 if not HAS_P else (5 if KIND == LSTM else G)
     pid = tl.program_id(0)
     block = pid // programs
     m = block * BB + tl.arange(0, BB)
     n = (pid % programs) * BU + tl.arange(0, BU)
+    n = one_by_one(n, H) if SINGLE else n
     k = tl.arange(0, BK)
     in_rows, in_units = m < B, n < H
     if ALONE and PRODUCTS_MULTIPLE > 0:  # programs beyond the last block of the batch only compute products
@@ -142,7 +146,9 @@ def backward_kernel(
         team_sums = shared.to(tl.pointer_type(tl.float32), bitcast=True) + (pid - member) * (BB * TEAM * BU)
         team_row = tl.arange(0, BB)[:, None] * (TEAM * BU)
         own_sums = team_sums + member * (BB * TEAM * BU) + team_row + line[None, :]
-        sums_for_own = team_sums + team_row + member * BU + tl.arange(0, BU)[None, :]
+        of_own = tl.arange(0, BU)
+        of_own = one_by_one(of_own, H) if SINGLE else of_own
+        sums_for_own = team_sums + team_row + member * BU + of_own[None, :]
     else:
         inner = tl.arange(0, SLICES)[:, None] * slice_size + k[None, :]
         others = slots_ptr + m[None, :, None] * (G * P) + inner[:, None, :]
@@ -151,15 +157,12 @@ def backward_kernel(
             mine = packed + inner[:, :, None] * BU + tl.arange(0, BU)[None, None, :]
     team_counter = counter - block + (2 + tl.cdiv(B, BB) // 32 + pid // TEAM) * 32  # each in its own cache line
     polls = 0
-    if ALONE:  # the gradients of the next step do not leave the registers
-        weights = w_ptr + k[None, :] * H + n[:, None]
-        is_weight = (k < H)[None, :] & in_units[:, None]
-        held0 = tl.load(weights, mask=is_weight, other=0.0)
-        if G > 1:
-            held1 = tl.load(weights + H * H, mask=is_weight, other=0.0)
-            held2 = tl.load(weights + 2 * H * H, mask=is_weight, other=0.0)
-        if G > 3:
-            held3 = tl.load(weights + 3 * H * H, mask=is_weight, other=0.0)
+    if ALONE:  # the gradients of the next step do not leave the registers; a slice has one gate, or 16 units
+        PARTS: tl.constexpr = GP if GP > 1 else BU // 16
+        part, unit = tl.arange(0, PARTS)[:, None, None], tl.arange(0, GP * BU // PARTS)[None, None, :]
+        weights = w_ptr + (part * (H if GP > 1 else 16) + unit) * H + n[None, :, None]
+        is_weight = (part < G) & (unit < H) if GP > 1 else part * 16 + unit < H
+        held = tl.load(weights, mask=is_weight & in_units[None, :, None], other=0.0)
     elif RESIDENT:
         inner_inside = (k[None, :] < slice_size) & (inner < G * P)
         weights = w_ptr + ((inner // P) * H + inner % P)[:, :, None] * H + n[None, None, :]
@@ -248,14 +251,12 @@ def backward_kernel(
 
         owed = zero if DROPOUT else dh
         if ALONE:
-            # A sum for each gate, because the instructions of one sum wait for each other. The compiler would join the
-            # sums of products that are not transposed before.
-            owed += tl.trans(tl.dot(held0, tl.trans(g0.to(dtype)), input_precision=PRECISION))
-            if G > 1:
-                owed += tl.trans(tl.dot(held1, tl.trans(g1.to(dtype)), input_precision=PRECISION))
-                owed += tl.trans(tl.dot(held2, tl.trans(g2.to(dtype)), input_precision=PRECISION))
-            if G > 3:
-                owed += tl.trans(tl.dot(held3, tl.trans(g3.to(dtype)), input_precision=PRECISION))
+            if GP > 1:
+                g = tl.permute(tl.reshape(tl.join(tl.join(g0, g2), tl.join(g1, g3)), (BB, BU, GP)), (2, 1, 0))
+            else:
+                g = tl.permute(tl.reshape(g0, (BB, PARTS, 16)), (1, 2, 0))
+            product = tl.dot(held, g.to(dtype), input_precision=PRECISION)
+            owed += sum_over_last(tl.permute(product, (2, 1, 0)))
         elif i > 0:
             if TEAM > 1:
                 polls = wait(team_counter, i * TEAM, polls)

@@ -35,6 +35,16 @@ def per_unit(
 
 
 @triton.jit
+def one_by_one(n, H):
+    """The units n, in a form that hides from Triton which of them are adjacent in memory.
+
+    Otherwise it would give a thread several adjacent units, while a product gives it others. All values of a step would
+    then be exchanged between the threads instead of the product alone.
+    """
+    return n + tl.where(H > 0, 0, 1)
+
+
+@triton.jit
 def draw_four(seed, unit, row, step, block: tl.constexpr, NUMBER: tl.constexpr = tl.float32):
     """The four normals of counter (unit, row, step, block) for every row and unit."""
     zero = (row[:, None] * 0 + unit[None, :] * 0).to(tl.uint32)

@@ -23,6 +23,7 @@ from noisyact.ops.recurrent.gpu.cells import (
     gru_values,
     lstm_values,
     mixed,
+    one_by_one,
     per_unit,
     tanh,
     zone,
@@ -81,7 +82,7 @@ def forward_kernel(
     GATE: tl.constexpr, GATE_LEAK: tl.constexpr, GATE_CLIP: tl.constexpr,
     STATE: tl.constexpr, STATE_LEAK: tl.constexpr, STATE_CLIP: tl.constexpr, IS_HARD: tl.constexpr,
     BB: tl.constexpr, BU: tl.constexpr, BK: tl.constexpr, SLICES: tl.constexpr, RESIDENT: tl.constexpr,
-    ALONE: tl.constexpr, BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    ALONE: tl.constexpr, SINGLE: tl.constexpr, BY_VALUE: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Run all steps in the order of the recurrence.
 
@@ -103,6 +104,7 @@ def forward_kernel(
     block = pid // programs
     m = block * BB + tl.arange(0, BB)
     n = (pid % programs) * BU + tl.arange(0, BU)
+    n = one_by_one(n, H) if SINGLE else n
     k = tl.arange(0, BK)
     in_rows, in_units = m < B, n < H
     inside = in_rows[:, None] & in_units[None, :]
@@ -182,9 +184,14 @@ def forward_kernel(
     BEGINS: tl.constexpr = HAS_STATE or RESET == LEARNED  # whether the state before step 0 may be other than zeros
     START: tl.constexpr = 0 if BEGINS else 1  # the first step with a nonzero previous state
     told = 1 if BEGINS else 0  # how often every program has arrived before step 0
-    if ALONE:  # h does not leave the registers
+    if ALONE and GP > 1:  # h does not leave the registers
         weights = w_ptr + (gate * H + unit)[:, None] * H + k[None, :]
         held = tl.load(weights, mask=((gate < G) & (unit < H))[:, None] & (k < H)[None, :], other=0.0)
+    elif ALONE:
+        PARTS: tl.constexpr = BU // 16
+        inner = tl.arange(0, PARTS)[:, None, None] * 16 + tl.arange(0, 16)[None, None, :]
+        weights = w_ptr + n[None, :, None] * H + inner
+        held = tl.load(weights, mask=in_units[None, :, None] & (inner < H), other=0.0)
     elif RESIDENT:
         weights = w_ptr + (gate * H + unit)[None, None, :] * H + inner[:, :, None]
         is_weight = ((gate < G) & (unit < H))[None, None, :] & (inner < H)[:, :, None]
@@ -237,7 +244,11 @@ def forward_kernel(
         product = tl.zeros((GP * BU, BB) if LINES_FIRST else (BB, GP * BU), tl.float32)
         if ALONE:
             seen = (h * seen_factors if DROPOUT else h).to(dtype)
-            product = tl.dot(held, tl.trans(seen), product, input_precision=PRECISION)
+            if GP > 1:
+                product = tl.dot(held, tl.trans(seen), product, input_precision=PRECISION)
+            else:
+                parts = tl.permute(tl.reshape(seen, (BB, PARTS, 16)), (1, 2, 0))
+                product = sum_of_slices(tl.dot(held, parts, input_precision=PRECISION))
         elif i >= START:
             if BY_VALUE:
                 hk, polls = await_values(others + i * slot_size, in_batch, polls)

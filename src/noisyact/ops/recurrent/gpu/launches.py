@@ -28,11 +28,11 @@ __all__ = [
 
 
 _FORWARD_FLAGS = (
-    "REVERSE", "PACKED", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "KEEP_SCALES", "PRODUCT_MULTIPLE",
+    "REVERSE", "PACKED", "SINGLE", "HAS_STATE", "HAS_BIAS", "HAS_P", "KEEP", "KEEP_SCALES", "PRODUCT_MULTIPLE",
     *RULES_FLAGS,
 )  # fmt: skip
 _BACKWARD_FLAGS = (
-    "REVERSE", "PACKED", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
+    "REVERSE", "PACKED", "SINGLE", "HAS_STATE", "HAS_P", "HAS_DY", "HAS_DHN", "HAS_DCN", "WANTS_STATE",
     "PRODUCTS_MULTIPLE", "WANTS_X", "SEEN", "WANTS_RESET", *RULES_FLAGS,
 )  # fmt: skip
 
@@ -232,8 +232,8 @@ def layer_forward(
     kept_scales = (None, None) if kept is None else (kept.gate_scale, kept.state_scale)
 
     flags = (
-        reverse, offsets is not None, h0 is not None, b_hh is not None, p is not None, keep, kept is not None,
-        multiple, *rules.flags,
+        reverse, offsets is not None, plan.loads_single_units(hidden), h0 is not None, b_hh is not None, p is not None,
+        keep, kept is not None, multiple, *rules.flags,
     )  # fmt: skip
     launcher = _launcher(
         forward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
@@ -294,9 +294,9 @@ def layer_backward(
 
     rounds = steps + (wants_h0 or dreset_h is not None)
     flags = (
-        reverse, offsets is not None, h0 is not None, p is not None, dy is not None, dh_n is not None,
-        dc_n is not None, dh0 is not None, multiple, dx is not None, seen is not None, dreset_h is not None,
-        *rules.flags,
+        reverse, offsets is not None, plan.loads_single_units(hidden), h0 is not None, p is not None, dy is not None,
+        dh_n is not None, dc_n is not None, dh0 is not None, multiple, dx is not None, seen is not None,
+        dreset_h is not None, *rules.flags,
     )  # fmt: skip
     _launcher(
         backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,
@@ -342,8 +342,8 @@ def _compile_backward_ahead(run: Forward, index: int, rows: int, x: Tensor, weig
 
     for wants in wants_x if plan.persistent else ():
         flags = (
-            call.reverse, offsets is not None, h0 is not None, p is not None, True, False, False, wants_state, multiple,
-            wants, wants_seen, wants_reset, *rules.flags,
+            call.reverse, offsets is not None, plan.loads_single_units(hidden), h0 is not None, p is not None, True,
+            False, False, wants_state, multiple, wants, wants_seen, wants_reset, *rules.flags,
         )  # fmt: skip
         launcher = _launcher(
             backward_kernel, kind, noise.state, noise.gate, noise.hard, seed is not None, plan, sizes.by_value,

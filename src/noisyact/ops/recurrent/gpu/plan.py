@@ -76,6 +76,10 @@ class Plan(NamedTuple):
         """
         return self.persistent and self.resident and rows <= _ROWS_IN_LAUNCH and inputs <= _INPUTS_IN_LAUNCH
 
+    def loads_single_units(self, hidden: int) -> bool:
+        """Whether a thread loads single units; otherwise the adjacent ones that one instruction can load."""
+        return self.alone or hidden % 16 != 0
+
     def with_helpers(self, programs: int, products: Sequence[tuple[int, int]], device_processors: int) -> int:
         """The number of programs of a launch that also computes products, each of so many lines and columns.
 

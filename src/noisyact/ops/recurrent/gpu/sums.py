@@ -5,7 +5,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["add_five_sums", "add_four_sums", "add_three_sums", "finish_sums", "store_sums", "sum_of_slices"]
+__all__ = [
+    "add_five_sums",
+    "add_four_sums",
+    "add_three_sums",
+    "finish_sums",
+    "store_sums",
+    "sum_of_slices",
+    "sum_over_last",
+]
 
 
 @triton.jit
@@ -90,8 +98,13 @@ def finish_sums(sums_ptr, out_ptr, n, in_units, H, blocks, SUMS: tl.constexpr, W
 
 @triton.jit
 def sum_of_slices(v):
-    """The sum over the first dimension by repeated halving. tl.sum would give every warp the whole result."""
-    v = tl.permute(v, (1, 2, 0))
+    """The sum over the first dimension."""
+    return sum_over_last(tl.permute(v, (1, 2, 0)))
+
+
+@triton.jit
+def sum_over_last(v):
+    """The sum over the last of three dimensions by repeated halving. tl.sum would give every warp the whole result."""
     if v.shape[2] >= 16:
         v = _halved(v)
     if v.shape[2] >= 8:
