@@ -23,7 +23,7 @@ from noisyact.ops.recurrent.gpu.steps.forward import forward_kernel, state_kerne
 from noisyact.ops.recurrent.gpu.steps.routine import Launch, Place, Product, Routine
 from noisyact.ops.recurrent.gpu.steps.rules import step_rules
 from noisyact.ops.recurrent.gpu.steps.seen import ruled_weights
-from noisyact.ops.recurrent.gpu.steps.timeline import rows_of, timeline
+from noisyact.ops.recurrent.gpu.steps.timeline import Step, rows_of, timeline
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
 from noisyact.ops.triton.launch import Launcher
 
@@ -97,8 +97,8 @@ def layer_forward(
          extra, h_n, c_n, reset, reset_h, reset_c, rows, mask_seed, dropout, seen),
         (len(x), hidden),
     )  # fmt: skip
-    end = None
-    if projected:
+    end, is_plain = None, _projects_plainly(call, weights)
+    if projected and not is_plain:
         end = _prepared(
             state_kernel, batch, output, settings,
             (h0, y, h_n, reset, reset_h, rows, mask_seed, dropout, seen), (output,),
@@ -112,8 +112,10 @@ def layer_forward(
     if first is not None:
         operations.append(Product(new, Place(first, ("known",)), w, adds, "size", "known"))
     operations.append(run)
-    if end is not None and m is not None and weights.w_hr is not None:
-        operations += [Product(Place(outputs, ("offset",)), Place(m), weights.w_hr.t(), False, "size"), end]
+    if m is not None and weights.w_hr is not None:
+        operations.append(Product(Place(outputs, ("offset",)), Place(m), weights.w_hr.t(), False, "size"))
+    if end is not None:
+        operations.append(end)
     order = timeline(call.every_size(), call.reverse, rules.first_step)
     routine = Routine(operations, order)
 
@@ -124,6 +126,8 @@ def layer_forward(
         else:
             torch.addmm(bias, x[rows], w_ih, out=a[rows])
         routine.run(part)
+        if is_plain and order.steps[part][-1] is order.steps[-1]:
+            h_n.copy_(outputs[rows_of(order.steps[-1:])])
 
     return (y, a, extra), advance
 
@@ -161,6 +165,7 @@ def layer_backward(
     carry_c = torch.empty(batch, hidden, dtype=number, device=x.device) if kind == "lstm" else None
     shapes = (rows, output), (batch, hidden), (rows, hidden)
     owed, dm, m = (x.new_empty(*shape) if projected else None for shape in shapes)
+    is_plain = _projects_plainly(call, weights)
     count = (NONLINEARITIES[kind] if p is not None else 0) + (4 if GATES[kind] > 1 else 1)
     blocks = -(-batch // _ROWS)
     sums = torch.zeros(blocks, count * hidden, dtype=number, device=x.device)
@@ -179,23 +184,30 @@ def layer_backward(
          carry_h, carry_c, dgates, m, sums, reset, reset_h, reset_c, dreset_h, dreset_c, places, mask_seed, dropout),
         (rows, hidden),
     )  # fmt: skip
-    begin = None
-    if projected:
-        begin = _prepared(
-            state_backward_kernel, batch, output, settings,
-            (dh, carry_h, dy, dh_n, owed, dreset_h, reset, places, mask_seed, dropout), (output,),
-        )  # fmt: skip
     order, d_ih = timeline(call.every_size(), call.reverse, rules.first_step), dgates[:, :wide]
     needed = "size" if wants_h0 or wants_reset else "known"
-    operations: list[Product | Launch] = [
-        run, Product(Place(dh), Place(dgates[:, -wide:], ("offset",)), w_hh, False, needed)
-    ]  # fmt: skip
-    if begin is not None and owed is not None and dm is not None and weights.w_hr is not None:
-        operations[:0] = [begin, Product(Place(dm), Place(owed, ("offset",)), weights.w_hr, False, "size")]
+    of_steps = Place(dgates[:, -wide:], ("offset",))
+    operations: list[Product | Launch] = [run, Product(Place(dh), of_steps, w_hh, False, needed)]
+    if owed is not None and dm is not None and weights.w_hr is not None:
+        operations.insert(0, Product(Place(dm), Place(owed, ("offset",)), weights.w_hr, False, "size"))
+        if is_plain:  # the product adds the gradient of h to what the step before owes already
+            operations[2] = Product(Place(owed.zero_(), ("offset_before",)), of_steps, w_hh, True, "known")
+            if wants_h0:
+                of_first = Place(dgates[:, -wide:], ("offset", "known"))
+                operations.append(Product(Place(dh, ("known",)), of_first, w_hh, False, "size", "known"))
+        else:
+            begin = _prepared(
+                state_backward_kernel, batch, output, settings,
+                (dh, carry_h, dy, dh_n, owed, dreset_h, reset, places, mask_seed, dropout), (output,),
+            )  # fmt: skip
+            operations.insert(0, begin)
     routine = Routine(operations, order, backwards=True)
     dx = x.new_empty(x.shape) if wants_x else None
 
     def advance(part: slice) -> None:
+        if is_plain and owed is not None:
+            steps = order.steps[part]
+            _add_from_outside(owed, dy, dh_n if steps[-1] is order.steps[-1] else None, steps)
         routine.run(part)
         if dx is not None:
             rows = rows_of(order.steps[part])
@@ -223,6 +235,20 @@ def layer_backward(
         return LayerGradients(of_weights, dh0, dc0, at_reset_h, at_reset_c)
 
     return dx, advance, finish
+
+
+def _projects_plainly(call: StackCall, weights: LayerWeights) -> bool:
+    """Whether a projected h needs no kernel for itself: nothing but products changes it."""
+    return weights.w_hr is not None and call.rules is None and call.offsets is None
+
+
+def _add_from_outside(owed: Tensor, dy: Tensor | None, dh_n: Tensor | None, steps: Sequence[Step]) -> None:
+    """Add the gradients of y in these steps, and of the h after the last of them."""
+    if dy is not None:
+        rows = rows_of(steps)
+        owed[rows] += dy.view(owed.shape)[rows]
+    if dh_n is not None:
+        owed[rows_of(steps[-1:])] += dh_n
 
 
 def _prepared(
