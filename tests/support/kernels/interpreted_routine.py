@@ -70,7 +70,7 @@ class Cuda:
         self.launches += 1
         return self.status
 
-    def binary(self, kernel):
+    def binary(self, kernel, last):
         """In the place of Prepared.binary."""
         values = [value for value in kernel._first if value is not None]
         self.kernels.append((kernel, values))
@@ -83,7 +83,7 @@ def cuda(monkeypatch):
     for name, function in zip(("multiply", "launch"), found.functions, strict=True):
         address = ctypes.cast(function, ctypes.c_void_p).value
         monkeypatch.setattr(entry_points, name, lambda address=address: address)
-    monkeypatch.setattr(Prepared, "binary", lambda kernel: found.binary(kernel))
+    monkeypatch.setattr(Prepared, "binary", lambda kernel, last: found.binary(kernel, last))
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
     monkeypatch.setattr(routine.Routine, "_may_run_in_c", lambda self: True)

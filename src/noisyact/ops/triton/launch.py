@@ -59,6 +59,16 @@ class Launcher:
             ahead.in_turns(self._kernel)
         return self._kernel[grid](*arguments, **self._constants)
 
+    def compiled_for(self, arguments: tuple[Any, ...]) -> Any:
+        """Compile and load the kernel for arguments of these kinds without a launch; None in the interpreter."""
+        if not isinstance(self._kernel, JITFunction):
+            return None
+        ahead.prepared()
+        ahead.in_turns(self._kernel)
+        compiled = self._kernel.warmup(*arguments, grid=(1,), **self._constants)
+        _ = compiled.run  # loads it
+        return compiled
+
     def __call__(
         self, grid: tuple[int, ...], tensors: Sequence[Tensor | float | None], numbers: tuple[int, ...]
     ) -> None:
@@ -134,11 +144,20 @@ class Prepared:
         found = self.launcher._compiled
         return found.get((torch._C._cuda_getDevice(), *self._key)) if found else None
 
-    def binary(self) -> Binary | None:
-        """What the CUDA driver needs to launch the kernel; None before the first call, or if the launch is watched."""
-        compiled = self._compiled()
-        if compiled is None or _watched():
+    def binary(self, last: Sequence[int]) -> Binary | None:
+        """What the CUDA driver needs to launch the kernel, compiled if it has not been; None if a launch is watched.
+
+        Args:
+            last: the kernel's last integers in one of its launches.
+        """
+        if _watched():
             return None
+        compiled = self._compiled()
+        if compiled is None:
+            compiled = self.launcher.compiled_for((*self.tensors, *self.numbers, *last))
+            if compiled is None:
+                return None
+            self.launcher._compiled[(torch.cuda.current_device(), *self._key)] = compiled
         kinds, total = _parameters(compiled)
         if total is None:
             return None

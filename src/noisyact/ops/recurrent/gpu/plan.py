@@ -29,7 +29,7 @@ _MOST_SLOTS, _UNITS_BY_VALUE = 1 << 24, 128
 so many units: a program waits for the values of all, and the registers do not hold the addresses of more.
 """
 
-_ALONE_UNITS, _ALONE_BYTES = 128, 1 << 17
+_ALONE_UNITS, _ALONE_BYTES = 128, 1 << 16
 """The most units and the most bytes of recurrent weights of a layer whose units are all in one program."""
 _ALONE = ((8, 4), (16, 4), (32, 8), (64, 8))
 """Rows and warps of a program that has all units. With 128 units it has 8 warps at least."""

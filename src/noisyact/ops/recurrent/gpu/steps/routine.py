@@ -74,15 +74,10 @@ class Routine:
         order = self.timeline.steps[part]
         if self.backwards:
             order = order[::-1]
-        done = 0
-        if len(order) >= _FEWEST and self._may_run_in_c():
-            if not self._is_compiled():
-                self._run_in_python(order[:1])  # the first launch of a kernel compiles it
-                done = 1
-            if self._is_compiled():
-                self._run_in_c(self.timeline.positions(part, self.backwards), done, len(order) - done)
-                return
-        self._run_in_python(order[done:])
+        if len(order) >= _FEWEST and self._may_run_in_c() and self._has_table(order[0]):
+            self._run_in_c(self.timeline.positions(part, self.backwards), len(order))
+        else:
+            self._run_in_python(order)
 
     def _run_in_python(self, order: Sequence[Step]) -> None:
         for step in order:
@@ -110,19 +105,18 @@ class Routine:
             and torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is True
         )  # fmt: skip
 
-    def _is_compiled(self) -> bool:
+    def _has_table(self, step: Step) -> bool:
         """Whether the table of the operations is there, or can be made now."""
         if self._table is None:
-            filled = [_operation(own) for own in self.operations]
+            filled = [_operation(own, step) for own in self.operations]
             if None not in filled:
                 self._table = (_Operation * len(filled))(*filled)
         return self._table is not None
 
-    def _run_in_c(self, positions: Any, done: int, steps: int) -> None:
+    def _run_in_c(self, positions: Any, steps: int) -> None:
         device = _device(self.operations)
         status = native.function("noisyact_gpu_routine", 4)(
-            ctypes.addressof(device), ctypes.addressof(self._table),
-            ctypes.addressof(positions) + done * len(POSITION) * ctypes.sizeof(ctypes.c_int32), steps,
+            ctypes.addressof(device), ctypes.addressof(self._table), ctypes.addressof(positions), steps,
             len(self.operations),
         )  # fmt: skip
         if status:
@@ -184,8 +178,8 @@ def _number(name: str | None) -> int:
     return -1 if name is None else POSITION.index(name)
 
 
-def _operation(own: Product | Launch) -> _Operation | None:
-    """The structure of an operation; None for a launch whose kernel is not compiled."""
+def _operation(own: Product | Launch, step: Step) -> _Operation | None:
+    """The structure of an operation; None for a launch that C cannot do. `step` is any step."""
     rows = {"total": _number(own.total), "less": _number(own.less)}
     if isinstance(own, Product):
         inner, columns = own.w.shape
@@ -196,7 +190,7 @@ def _operation(own: Product | Launch) -> _Operation | None:
             inner=inner, columns=columns, to_width=max(own.to.tensor.stride(0), columns),
             of_width=max(own.of.tensor.stride(0), inner), w_width=of_rows, w_is_transposed=is_transposed,
         )  # fmt: skip
-    binary = own.kernel.binary()
+    binary = own.kernel.binary(step.position)
     if binary is None or not len(binary.first) + len(POSITION) <= binary.parameters <= _MOST_PARAMETERS:
         return None
     return _Operation(
