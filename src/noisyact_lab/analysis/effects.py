@@ -5,7 +5,8 @@ the leak alone, noise without a leak against the hard function. Arms are recogni
 are paired by seed, as in an experiment's table. To stand in one figure they are relative: the mean difference in per
 cent of the mean of the arm compared with, turned so that more is better. Standardised differences would have no unit
 either, but the seeds of many arms hardly differ, and then a negligible difference is many standard deviations. The
-interval is that of the difference, divided by the same mean, which is taken as known.
+interval is that of the difference, divided by the same mean, which is taken as known. p is that of a paired t-test, or
+of the log-rank test where all comparisons of the experiment are of times.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import noisyact as na
+from noisyact_lab.analysis.comparisons import compare
 from noisyact_lab.analysis.estimates import Estimate, short, with_error
-from noisyact_lab.analysis.results_table import table_of
+from noisyact_lab.analysis.results_table import Table, table_of
 from noisyact_lab.analysis.statistics.differences import holm, paired_difference
 from noisyact_lab.analysis.statistics.intervals import LEAST_SEEDS, Interval, missing, residual_deviation
 from noisyact_lab.analysis.sweeps import section_id, sweeps_of
-from noisyact_lab.engine.experiment import experiment_names, load_experiment
+from noisyact_lab.engine.experiment import Comparison, Experiment, experiment_names, load_experiment
 from noisyact_lab.engine.folder.files import is_finite, read_json
 
 __all__ = ["KINDS", "SATURATED_START", "Effect", "Unit", "effects_of", "saturated_start"]
@@ -126,6 +128,8 @@ class Effect:
     """The id of the experiment's section on the report page."""
     holm: float | None = None
     """p with Holm's correction over all effects that have one."""
+    log_rank: bool = False
+    """Whether p is that of a log-rank test of times, and not of a paired t-test."""
 
     @property
     def clear(self) -> bool:
@@ -223,15 +227,28 @@ def _of_experiment(name: str, out: Path, preset: str, setting: str) -> Iterator[
     rest = {arm: _without_noise(some) for arm, some in settings.items()}
     numbers = {row.name: row.numbers.get(metric, Estimate(())).by_seed for row in table.rows}
     title = f"{name}, {setting}" if setting else name
+    times = _times(experiment)
     # Times that a budget cuts off are not normal, so no deviation is pooled for arms with few seeds.
-    fewest = LEAST_SEEDS if all(each.times for each in experiment.family()) else 1
+    fewest = LEAST_SEEDS if times else 1
     for arm, against in itertools.permutations(present, 2):
         kind = units[arm].kind_against(units[against])
         if kind is not None and rest[arm] == rest[against]:
             section = section_id(name, preset, setting)
             for effect in _effect(title, kind, (arm, against), metric, numbers, experiment.higher_is_better, section):
                 if effect.seeds >= fewest:
-                    yield effect
+                    yield _by_log_rank(effect, times, table) if times else effect
+
+
+def _times(experiment: Experiment) -> str:
+    """The times that all comparisons of an experiment are of; an empty string where some are of something else."""
+    family = experiment.family()
+    return family[0].metric if family and all(each.times for each in family) else ""
+
+
+def _by_log_rank(effect: Effect, times: str, table: Table) -> Effect:
+    """The effect with the p of the log-rank test, if it has one."""
+    (found,) = compare([Comparison(effect.arm, effect.against, times, times=True)], table.rows, table.metric)
+    return effect if effect.p is None else dataclasses.replace(effect, p=found.p, log_rank=True)
 
 
 def _of_saturated_start(path: Path) -> Iterator[Effect]:

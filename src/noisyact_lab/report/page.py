@@ -22,9 +22,10 @@ import jinja2
 
 import noisyact
 from noisyact_lab.analysis import agreement, comparisons
+from noisyact_lab.analysis.comparisons import Compared
 from noisyact_lab.analysis.effects import SATURATED_START, Effect, effects_of, saturated_start
 from noisyact_lab.analysis.estimates import Estimate
-from noisyact_lab.analysis.findings import findings, limits
+from noisyact_lab.analysis.findings import findings, limits, plateau_tests
 from noisyact_lab.analysis.statistics.intervals import missing
 from noisyact_lab.analysis.sweeps import section_id
 from noisyact_lab.report.curves import curves_of
@@ -63,7 +64,7 @@ def write(out: Path, to: Path, figures: Sequence[dict[str, str]] = ()) -> Path:
         sections=[_shown(section) for section in found],
         data=_as_data([curves_of(section) for section in found]),
         figures=figures,
-        finding=_finding(effects_of(out)),
+        finding=_finding(effects_of(out), plateau_tests(out)),
         start=_saturated_start(out),
         strangers=strangers(out),
         version=noisyact.__version__,
@@ -92,12 +93,12 @@ def drawn_figures() -> list[dict[str, str]]:
     return drawn
 
 
-def _finding(effects: Sequence[Effect]) -> dict[str, Any] | None:
+def _finding(effects: Sequence[Effect], on_plateau: Sequence[Compared]) -> dict[str, Any] | None:
     """Return the template's variables for what all experiments say together; None if they have nothing to compare."""
     if not effects:
         return None
     return {
-        "said": findings(effects),
+        "said": findings(effects, on_plateau),
         "limits": limits(effects),
         "figure": forest(effects, page=""),
         "narrow": forest(effects, page="", narrow=True),

@@ -11,7 +11,7 @@ from typing import Any
 from noisyact_lab.analysis.comparisons import compare, kinds
 from noisyact_lab.analysis.effects import Effect, effects_of
 from noisyact_lab.analysis.estimates import Estimate
-from noisyact_lab.analysis.findings import findings, limits
+from noisyact_lab.analysis.findings import findings, limits, plateau_tests
 from noisyact_lab.analysis.results_table import Table, table_of
 from noisyact_lab.analysis.update_costs import COST
 from noisyact_lab.engine.choice import chosen
@@ -206,8 +206,8 @@ def effects(root: Path) -> tuple[Effect, ...]:
 
 def finding(root: Path) -> str:
     """What the effects say, as a list of sentences, and their limits."""
-    found = effects(root)
-    return "\n".join([*(f"- {each.sentence}" for each in findings(found)), "", limits(found)])
+    found, on_plateau = effects(root), plateau_tests(root / "results")
+    return "\n".join([*(f"- {each.sentence}" for each in findings(found, on_plateau)), "", limits(found)])
 
 
 def saturated_start(root: Path) -> str:

@@ -11,10 +11,9 @@ import pytest
 from scipy import stats
 
 from noisyact_lab.analysis.effects import KINDS, SATURATED_START, Unit, effects_of, saturated_start
-from noisyact_lab.analysis.findings import findings, limits
+from noisyact_lab.analysis.findings import findings, limits, plateau_tests
 from noisyact_lab.analysis.results_table import table_of
 from noisyact_lab.experiments.ptb_word import PTB_WORD
-from noisyact_lab.experiments.unique import UNIQUE_PLATEAU
 from noisyact_lab.report.forest import forest
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -77,7 +76,7 @@ def test_arms_are_compared_with_what_they_differ_from_in_one_thing(effects):
 
 def test_the_sentences_have_the_numbers_of_the_records(effects):
     said = findings(effects)
-    leak, on_leak, no_leak, mean = (found.sentence for found in said[:4])
+    leak, on_leak, no_leak, mean, randomness = (found.sentence for found in said[:5])
     at_input = said[-1].sentence
     with_interval = [e for e in effects if e.low is not None]
     rows = [e for e in with_interval if e.kind == "leak"]
@@ -85,13 +84,17 @@ def test_the_sentences_have_the_numbers_of_the_records(effects):
     assert f"better in {better} and worse in {worse} of {len(rows)} comparisons" in leak
     on_top = [e for e in with_interval if e.kind == "on leak"]
     better, corrected = sum(e.low > 0 for e in on_top), sum(e.low > 0 and e.holm < 0.05 for e in on_top)
-    assert (better, corrected) == (1, 0)
-    assert f"better in 1 of {len(on_top)} comparisons by their 95% intervals; none remains after Holm" in on_leak
+    assert (better, corrected) == (1, 1)
+    assert f"better in 1 of {len(on_top)} comparisons by their 95% intervals; one remains after Holm" in on_leak
+    assert "correction: nan-annealed in unique-plateau. It changes the words' perplexity by" in on_leak
     assert "0.04 ± 0.99 (nan)" in on_leak
     assert "where the model has dropout by" in leak
     assert ("was not tested" in no_leak) == (not any(e.arm == "nah-no-leak-mean" for e in effects))
     assert "the mean of half-normal noise is enough" in mean
     assert "NANIS in saturated start" in at_input
+    more = [e for e in with_interval if e.kind == "on mean"]
+    assert not any(e.clear for e in more)
+    assert f"told apart from no change in none of {len(more)} comparisons. So draw=" in randomness
     assert all(found.sections for found in said)
     few = sum(e.seeds < 3 for e in effects)
     assert limits(effects).startswith(f"{len(effects)} effects")
@@ -113,8 +116,10 @@ def test_the_sentences_follow_the_numbers(effects):
         dataclasses.replace(e, low=1.0, high=2.0, holm=0.001) if e.kind in ("on mean", "on leak") else e
         for e in effects
     ]
-    _, on_leak, _, mean = (found.sentence for found in findings(changed)[:4])
+    _, on_leak, _, mean, randomness = (found.sentence for found in findings(changed)[:5])
     assert "is not all" in mean
+    assert "remain after Holm" in randomness
+    assert "draw=" not in randomness
     count = sum(e.kind == "on leak" for e in effects)
     assert f"better in {count} of {count}" in on_leak
     assert findings([]) == []
@@ -145,13 +150,26 @@ def parts(tmp_path):
     return effects_of(tmp_path)
 
 
+@pytest.fixture
+def annealed(tmp_path):
+    """Made-up records of ten seeds of the arms that the sentence on the plateau is about.
+
+    All annealed arms are done in half of the time of the others, and sampled noise is as soon as its mean.
+    """
+    slow, soon = dict.fromkeys(("reference", "hard", "leak", "nan"), 28_000.0), 12_000.0
+    quick = ("nan-annealed", "nan-no-leak-annealed", "nah-no-leak-annealed", "nah-no-leak-mean-annealed")
+    put(tmp_path, "unique-plateau", "updates_needed", 1000.0, slow | dict.fromkeys(quick, soon), random.Random(0), 10)
+    return tmp_path
+
+
 def put(out, experiment, metric, scale, means, chance, seeds=5):
     for arm, mean in means.items():
         for seed in range(seeds):
             folder = out / experiment / "paper" / arm / f"seed-{seed}"
             folder.mkdir(parents=True)
             value = mean + scale * (seed + chance.uniform(-0.3, 0.3))
-            record = {"status": "finished", "updates": 50_000, "result": {metric: value}}
+            result = {metric: value} | ({"updates_to_1%": value} if metric == "updates_needed" else {})
+            record = {"status": "finished", "updates": 50_000, "result": result}
             (folder / "result.json").write_text(json.dumps(record))
 
 
@@ -188,14 +206,6 @@ def test_two_runs_on_the_plateau_are_no_evidence(effects, tmp_path):
     assert {(e.arm, e.against) for e in effects_of(tmp_path / "3")} == {
         ("leak", "hard"), ("nah", "leak"), ("nah-mean", "leak"), ("nah", "nah-mean")
     }  # fmt: skip
-    # The records have two seeds of each arm at most, so neither sentences nor the figure show them, and none has a p.
-    counts = {len(recorded(arm.name, "updates_needed", "unique-plateau")) for arm in UNIQUE_PLATEAU.arms}
-    if max(counts) < 3:
-        assert not any(e.experiment == "unique-plateau" for e in effects)
-        assert not any("unique-plateau" in found.sentence for found in findings(effects))
-        table = table_of(UNIQUE_PLATEAU, RESULTS, "paper")
-        assert all(compared.p is None and compared.survival is not None for compared in table.comparisons)
-        assert "<" not in table.order()
 
 
 def test_units_saturate_where_the_parts_are_told_apart():
@@ -209,7 +219,7 @@ def test_units_saturate_where_the_parts_are_told_apart():
 
 
 def test_the_sentences_say_the_parts(parts):
-    leak, on_leak, no_leak, plateau = (found.sentence for found in findings(parts))
+    leak, on_leak, no_leak, randomness = (found.sentence for found in findings(parts))
     shown = {(e.experiment, e.kind, e.arm): e.shown for e in parts}
     assert leak.startswith("The leak alone, against the hard function, is better in 3 of 3")
     assert f"Of nah its mean alone changes it by {shown['ptb-word', 'mean', 'nah-mean']} (5 seeds" in on_leak
@@ -218,10 +228,40 @@ def test_the_sentences_say_the_parts(parts):
     assert f"its randomness alone by {shown['ptb-word', 'centred', 'nah-no-leak-centred']} (5 seeds" in no_leak
     assert f"on top of the mean by {shown['ptb-word', 'on mean', 'nah-no-leak']} (5 seeds" in no_leak
     assert "was not tested" not in no_leak
-    assert "(unique-plateau) the hard one needs 31," in plateau
-    assert f"updates; the leak changes that by {shown['unique-plateau', 'leak', 'leak']} (leak; 5 seeds" in plateau
-    assert "(nah-no-leak-mean-annealed; 5 seeds" in plateau
-    assert "randomness on top of the mean by" in plateau
+    assert randomness.startswith("Randomness on top of the noise's mean is ")
+
+
+def test_effects_on_times_have_the_log_rank_test_of_the_table(effects):
+    declared = {(t.comparison.arm, t.comparison.against): t.p for t in plateau_tests(RESULTS)}
+    timed = [e for e in effects if e.log_rank]
+    assert {e.experiment for e in timed} == {"unique-plateau"}
+    assert sum((e.arm, e.against) in declared for e in timed) > 5
+    assert all(e.p == declared.get((e.arm, e.against), e.p) for e in timed)
+    assert "in unique-plateau that of a log-rank test" in limits(effects)
+    assert "log-rank" not in limits([e for e in effects if not e.log_rank])
+
+
+def test_the_sentence_on_the_plateau_has_the_tests_of_its_table(effects, annealed):
+    said = findings(effects, plateau_tests(RESULTS))[0]
+    assert {e.experiment for e in said.effects} == {"unique-plateau"}
+    needed = recorded("nan-annealed", "updates_needed", "unique-plateau")
+    assert len(needed) == 10
+    assert f"nan-annealed needs {sum(needed.values()) / 10:,.0f} updates on average, sooner than ref" in said.sentence
+    assert "sampled noise is sooner than its mean in none of 4 pairs (smallest p = 0.38)" in said.sentence
+    assert "corrected for its 16 comparisons" in said.sentence
+    # What is not told apart is not called sooner, and without its tests the sentence is left out.
+    made_up = findings(effects_of(annealed), plateau_tests(annealed))[0].sentence
+    assert "sooner than its mean in none of 1 pair (smallest p = 1)" in made_up
+    for seed in range(10):
+        slow, quick = (
+            annealed / "unique-plateau" / "paper" / arm / f"seed-{seed}" / "result.json"
+            for arm in ("leak", "nan-annealed")
+        )
+        quick.write_text(slow.read_text())
+    changed = findings(effects_of(annealed), plateau_tests(annealed))[0].sentence
+    assert "updates on average, not told apart from reference (" in changed
+    assert "nan-no-leak-annealed needs 16," in changed
+    assert not any("(unique-plateau;" in found.sentence for found in findings(effects))
 
 
 def test_a_record_that_is_none_is_refused(tmp_path):
