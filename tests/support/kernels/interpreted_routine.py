@@ -72,7 +72,7 @@ class Cuda:
 
     def binary(self, kernel, last):
         """In the place of Prepared.binary."""
-        values = [value for value in kernel._first if value is not None]
+        values = [value for value in kernel.first if value is not None]
         self.kernels.append((kernel, values))
         return Binary(len(self.kernels), 96, 5, values, len(values) + len(POSITION) + 1)
 
@@ -80,9 +80,9 @@ class Cuda:
 @pytest.fixture
 def cuda(monkeypatch):
     found = Cuda()
-    for name, function in zip(("multiply", "launch"), found.functions, strict=True):
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        monkeypatch.setattr(entry_points, name, lambda address=address: address)
+    multiply, launch = (ctypes.cast(function, ctypes.c_void_p).value for function in found.functions)
+    monkeypatch.setattr(entry_points, "cublas", {"cublasGemmEx": multiply}.get)
+    monkeypatch.setattr(entry_points, "driver", {"cuLaunchKernel": launch}.get)
     monkeypatch.setattr(Prepared, "binary", lambda kernel, last: found.binary(kernel, last))
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)

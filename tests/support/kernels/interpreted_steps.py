@@ -7,7 +7,7 @@ from recurrent_cases import Case
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu.steps import cell, stack, wavefront
+from noisyact.ops.recurrent.gpu.steps import cell, padding, stack, wavefront
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.gpu.steps.padding import padding_for
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
@@ -157,6 +157,7 @@ def test_the_order_of_the_steps():
 )
 def test_padded_units_change_nothing(case, monkeypatch):
     """A layer of 16 bits with rows of 16 bytes equals the same layer without them, but for the order of sums."""
+    monkeypatch.setattr(padding, "_LEAST_WORK", 0)
     padded = case.by_kernels()
     gradients = case.gradients(padded, case.leaves())
     monkeypatch.setattr(stack, "padding_for", lambda *_: None)
@@ -170,7 +171,9 @@ def test_padded_units_change_nothing(case, monkeypatch):
         close(gradients[name], gradient.double(), name, 2e-2)
 
 
-def test_only_rows_that_need_it_are_padded():
+def test_only_rows_that_need_it_are_padded(monkeypatch):
+    monkeypatch.setattr(padding, "_LEAST_WORK", 0)
+
     def widths(dtype, inputs, hidden, **more):
         x, weights = torch.empty(1, inputs, dtype=dtype), LayerWeights(None, torch.empty(4 * hidden, hidden), **more)
         found = padding_for("lstm", x, [weights])
@@ -185,3 +188,5 @@ def test_only_rows_that_need_it_are_padded():
         assert torch.backends.cudnn.allow_tf32
         assert widths(torch.float32, 17, 25) == (20, 28)
     assert widths(torch.float32, 17, 25) is None
+    monkeypatch.setattr(padding, "_LEAST_WORK", 2 * 100 * (17 + 25) + 1)
+    assert widths(torch.bfloat16, 17, 25) is None  # little work

@@ -113,7 +113,7 @@ class Prepared:
         if 0 in addresses:
             _check_memory(tensors)
         self.launcher, self.tensors, self.numbers = launcher, tensors, numbers
-        self._first = (*addresses, *numbers)
+        self.first = (*addresses, *numbers)
         self._key = (_kinds(numbers), *map(_LOW_BITS, addresses))
         self._start: Any = None
         self._head: tuple = ()
@@ -130,11 +130,11 @@ class Prepared:
             if compiled is not None:  # the interpreter returns None
                 launcher._compiled[(torch.cuda.current_device(), *self._key)] = compiled
         elif _watched():
-            compiled[(*grid, 1)](*self._first, *last, *launcher._tail)
+            compiled[(*grid, 1)](*self.first, *last, *launcher._tail)
         else:
             stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
             self._head = (
-                stream, compiled.function, compiled.packed_metadata, None, None, None, *self._first
+                stream, compiled.function, compiled.packed_metadata, None, None, None, *self.first
             )  # fmt: skip
             self._start = compiled.run
             self._start(*grid, 1, *self._head, *last, *launcher._tail)
@@ -161,7 +161,7 @@ class Prepared:
         kinds, total = _parameters(compiled)
         if total is None:
             return None
-        given = [value or 0 for value, kind in zip(self._first, kinds, strict=False) if kind != "constexpr"]
+        given = [value or 0 for value, kind in zip(self.first, kinds, strict=False) if kind != "constexpr"]
         return Binary(compiled.function, 32 * compiled.metadata.num_warps, compiled.metadata.shared, given, total)
 
 

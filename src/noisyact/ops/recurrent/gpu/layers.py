@@ -29,10 +29,6 @@ _TENSORS = len(LayerWeights._fields)
 """The number of weights of a layer that get gradients."""
 _PRODUCTS = tuple(map(LayerWeights._fields.index, ("w_ih", "w_hh", "w_hr")))
 """The places of the weights whose gradients are products over all steps."""
-_RULES_TENSORS = 5
-"""The number of tensors of a layer's rules: reset, reset_h, reset_c, rows, mask_seed. The second and third get
-gradients.
-"""
 
 
 def layers(
@@ -51,8 +47,8 @@ def layers(
     call = stack_call(kind, sizes, seeds, noise, reverse, x.device, rules)
     if torch.is_grad_enabled():
         flat = [tensor for layer in weights for tensor in layer]
-        if rules is not None:
-            flat += [tensor for own in rules for tensor in own[:_RULES_TENSORS]]
+        if rules is not None and rules[0].reset_h is not None:
+            flat += [state for own in rules for state in (own.reset_h, own.reset_c)]
         return _EagerLayers.apply(call, x, h, c, *flat)  # pyright: ignore[reportReturnType]
     return forward(call, x, h, c, weights, False)[:3]
 
@@ -206,7 +202,9 @@ class _EagerLayers(torch.autograd.Function):
         ctx.call = call._replace(noise=call.noise.unwritten())
         y, h_n, c_n, kept = forward(call, x, h0, c0, _weights(flat, call), True, ctx.call.noise)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(h0, c0, *flat, *call.seeds, *kept)
+        # Saved, a mask that is changed before backward raises an error. Backward reads it from the call.
+        masks = () if call.rules is None else [tensor for own in call.rules for tensor in (own.reset, own.rows)]
+        ctx.save_for_backward(h0, c0, *flat, *call.seeds, *kept, *masks)
         ctx.form = x.shape
         return y, h_n, c_n
 
@@ -224,9 +222,9 @@ class _EagerLayers(torch.autograd.Function):
         )  # fmt: skip
         if dx is not None and dx.dim() != len(ctx.form):
             dx = dx.view(*ctx.form)  # unpacked, because passing a torch.Size takes twice as long
-        if ctx.call.rules is not None:
+        if n > _TENSORS * count:
             for index in range(count):
-                gradients += [None, *(None if d is None else d[index] for d in of_resets), None, None]
+                gradients += [None if d is None else d[index] for d in of_resets]
         wanted = [gradient if want else None for gradient, want in zip(gradients, wants, strict=True)]
         return None, dx, dh0 if wants_h0 else None, dc0 if wants_c0 else None, *wanted
 

@@ -67,6 +67,10 @@ def _times(h: Tensor, factors: Tensor) -> Tensor:
 def kernel_rules(kind: str, rules: StateRules, batch: int, hidden: int) -> KernelRules:
     """The rules of a layer whose tensors are on the current device, with the mask of its recurrent dropout drawn."""
     reset, reset_h, reset_c, rows, seed, zoneout_h, zoneout_c, rate, first_step = rules
+    if seed is None and rows is None and reset_h is None and not zoneout_h and not zoneout_c:  # with less host overhead
+        flags, limits = _flags_and_limits(kind, int(reset is not None), False, False, False, 0.0, 0.0)
+        reset = reset if reset is None or reset.is_contiguous() else reset.contiguous()
+        return KernelRules(flags, (reset, None, None, None, None, None), (first_step, *limits))
     reset, reset_h, reset_c, rows = (
         t if t is None or t.is_contiguous() else t.contiguous() for t in (reset, reset_h, reset_c, rows)
     )

@@ -94,7 +94,7 @@ def layer_forward(
     run = _prepared(
         forward_kernel, batch, hidden, settings,
         (a, q, weights.b_hh, weights.p, seed, noise.gate_scale, noise.state_scale, *kept_scales, h0, c0, state, y, m,
-         extra, h_n, c_n, reset, reset_h, reset_c, rows, mask_seed, dropout, seen),
+         extra if len(extra) else y, h_n, c_n, reset, reset_h, reset_c, rows, mask_seed, dropout, seen),
         (len(x), hidden),
     )  # fmt: skip
     end, is_plain = None, _projects_plainly(call, weights)
@@ -180,7 +180,7 @@ def layer_backward(
     )
     run = _prepared(
         backward_kernel, batch, hidden, settings,
-        (a, extra, y, p, seed, noise.gate_scale, noise.state_scale, h0, c0, dm if projected else dh, dy, dh_n, dc_n,
+        (a, extra if len(extra) else y, y, p, seed, noise.gate_scale, noise.state_scale, h0, c0, dm if projected else dh, dy, dh_n, dc_n,
          carry_h, carry_c, dgates, m, sums, reset, reset_h, reset_c, dreset_h, dreset_c, places, mask_seed, dropout),
         (rows, hidden),
     )  # fmt: skip

@@ -1,11 +1,13 @@
 """What a layer does at every step, as a table of products and launches, and the loop over the steps.
 
 The loop is in C if it can be, because on many machines Python cannot call two functions of CUDA in the time of a step.
+Calls that come again with the same addresses are replayed (recordings.py).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops import native
-from noisyact.ops.recurrent.gpu.steps import entry_points
+from noisyact.ops.recurrent.gpu.steps import entry_points, recordings
 from noisyact.ops.recurrent.gpu.steps.forward import POSITION
 from noisyact.ops.recurrent.gpu.steps.timeline import Step, Timeline
 from noisyact.ops.triton.launch import Prepared
@@ -42,6 +44,14 @@ class Product(NamedTuple):
     """The number of rows is this number of the position minus `less`. Without rows nothing is done."""
     less: str | None = None
 
+    def identity(self) -> tuple[Any, ...]:
+        """All that decides what it does at a step."""
+        to, of, w = self.to, self.of, self.w
+        return (
+            to.tensor.data_ptr(), to.tensor.stride(), to.begin, of.tensor.data_ptr(), of.tensor.stride(), of.begin,
+            w.data_ptr(), w.shape, w.stride(), w.dtype, self.adds, self.total, self.less,
+        )  # fmt: skip
+
 
 class Launch(NamedTuple):
     """A launch of a pointwise kernel for all rows of the step."""
@@ -53,6 +63,10 @@ class Launch(NamedTuple):
     """The number of programs for a row."""
     total: str = "size"
     less: str | None = None
+
+    def identity(self) -> tuple[Any, ...]:
+        """All that decides what it does at a step."""
+        return self.kernel.launcher, self.kernel.first, self.rows, self.across, self.total, self.less
 
 
 class Routine:
@@ -74,10 +88,27 @@ class Routine:
         order = self.timeline.steps[part]
         if self.backwards:
             order = order[::-1]
-        if len(order) >= _FEWEST and self._may_run_in_c() and self._has_table(order[0]):
-            self._run_in_c(self.timeline.positions(part, self.backwards), len(order))
-        else:
+        if len(order) < _FEWEST or not self._may_run_in_c():
             self._run_in_python(order)
+            return
+        index = self._product().device.index
+        stream, key = torch._C._cuda_getCurrentRawStream(index), None
+        if recordings.available() and not torch.cuda.is_current_stream_capturing():
+            # The timeline has the positions of its steps in memory that lives as long as itself, and so as the key.
+            key = (
+                stream, index, self.timeline, part.start, part.stop, self.backwards,
+                torch._C._get_cublas_allow_tf32(), *(own.identity() for own in self.operations),
+            )  # fmt: skip
+            if recordings.replay(key, stream):
+                return
+        if not self._has_table(order[0]):
+            self._run_in_python(order)
+            return
+        device, positions = _device(self._product()), self.timeline.positions(part, self.backwards)
+        run = functools.partial(self._run_in_c, positions, len(order), device)
+        calls = len(order) * len(self.operations)
+        if key is None or not recordings.record(key, calls, device.handle, stream, run):
+            run(stream)
 
     def _run_in_python(self, order: Sequence[Step]) -> None:
         for step in order:
@@ -95,12 +126,16 @@ class Routine:
                 else:
                     torch.mm(of, operation.w, out=to)
 
+    def _product(self) -> Tensor:
+        """The weights of a product of every step."""
+        return next(own.w for own in self.operations if isinstance(own, Product))
+
     def _may_run_in_c(self) -> bool:
         """Whether C may call cuBLAS: torch itself would call it in the same way."""
         return (
-            any(isinstance(own, Product) and own.w.is_cuda for own in self.operations)
-            and native.library() is not None and entry_points.multiply() is not None
-            and entry_points.launch() is not None and not torch.are_deterministic_algorithms_enabled()
+            self._product().is_cuda
+            and native.library() is not None and entry_points.cublas("cublasGemmEx") is not None
+            and entry_points.driver("cuLaunchKernel") is not None and not torch.are_deterministic_algorithms_enabled()
             and torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is True
             and torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is True
         )  # fmt: skip
@@ -113,8 +148,8 @@ class Routine:
                 self._table = (_Operation * len(filled))(*filled)
         return self._table is not None
 
-    def _run_in_c(self, positions: Any, steps: int) -> None:
-        device = _device(self.operations)
+    def _run_in_c(self, positions: Any, steps: int, device: _Device, stream: int) -> None:
+        device.stream = stream
         status = native.function("noisyact_gpu_routine", 4)(
             ctypes.addressof(device), ctypes.addressof(self._table), ctypes.addressof(positions), steps,
             len(self.operations),
@@ -200,12 +235,10 @@ def _operation(own: Product | Launch, step: Step) -> _Operation | None:
     )  # fmt: skip
 
 
-def _device(operations: Sequence[Product | Launch]) -> _Device:
-    """The functions that C calls, on the current stream."""
-    w = next(own.w for own in operations if isinstance(own, Product))
+def _device(w: Tensor) -> _Device:
+    """The functions that C calls for products with these weights, but for the stream."""
     dtype, sums = _DTYPES[w.dtype]
-    stream = torch._C._cuda_getCurrentRawStream(w.device.index)
     return _Device(
-        multiply=entry_points.multiply(), launch=entry_points.launch(), handle=torch.cuda.current_blas_handle(),
-        stream=stream, dtype=dtype, sums=sums, doubles=w.dtype is torch.float64,
+        multiply=entry_points.cublas("cublasGemmEx"), launch=entry_points.driver("cuLaunchKernel"),
+        handle=torch.cuda.current_blas_handle(), dtype=dtype, sums=sums, doubles=w.dtype is torch.float64,
     )  # fmt: skip

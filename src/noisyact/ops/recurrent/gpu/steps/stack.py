@@ -27,11 +27,9 @@ def forward(
         padding = padding_for(call.kind, x, weights) if pads else None
         if padding is None:
             return _forward(call, x, h0, c0, weights, keep, kept_noise)
-        y, h_n, c_n, kept = _forward(
-            padding.call(call), padding.widened_inputs(x), padding.widened(h0), padding.widened(c0),
-            padding.weights(weights), keep, kept_noise,
-        )  # fmt: skip
-        return padding.cut(y), padding.cut(h_n), padding.cut(c_n), kept
+        wide_x, memory, wide, states = padding.widened_all(x, weights, h0, c0)
+        *results, kept = _forward(padding.call(call), wide_x, *states, wide, keep, kept_noise)
+        return *padding.cut(*results), [*kept, *memory]
 
 
 def _forward(
@@ -51,7 +49,7 @@ def _forward(
         x = results[0]
         kept += results
         advances.append(advance)
-    wavefront.run(advances, _parts(call, count, output), x.device)
+    wavefront.run(advances, _parts(call, count, output, x.device), x.device)
     return x, h_n, c_n, kept
 
 
@@ -67,12 +65,14 @@ def backward(
         inputs = weights[0].w_ih.shape[1]
         if (wide_inputs, wide) == (inputs, hidden):
             return _backward(call, gradients, h0, c0, weights, kept, *wants)
-        padding = Padding(call.kind, inputs, hidden, wide_inputs, wide)  # the setting of TF32 may have changed since
-        dx, found, states = _backward(
-            padding.call(call), list(map(padding.widened, gradients)), padding.widened(h0), padding.widened(c0),
-            padding.weights(weights), kept, *wants,
-        )  # fmt: skip
-        return padding.cut_inputs(dx), padding.cut_gradients(found), list(map(padding.cut, states))
+        # The setting of TF32 may have changed since.
+        padding = Padding(call.kind, inputs, hidden, wide_inputs, wide)
+        memory = kept[1 + 3 * len(weights) :]
+        wide_weights = [padding.weights(own, index, memory[index]) for index, own in enumerate(weights)]
+        of_outputs = padding.widened(*gradients)
+        states = padding.widened(h0, c0)
+        found = _backward(padding.call(call), of_outputs, *states, wide_weights, kept, *wants)
+        return padding.cut_gradients(*found)
 
 
 def _backward(
@@ -82,7 +82,7 @@ def _backward(
 ) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:  # fmt: skip
     (dy, dh_n, dc_n), x = gradients, kept[0]
     width = weights[0].w_hh.shape[0] * (2 if call.kind == "gru" else 1)
-    parts = _parts(call, len(weights), weights[0].w_hh.shape[1])
+    parts = _parts(call, len(weights), weights[0].w_hh.shape[1], x.device)
     shared = x.new_empty(len(x), width) if len(parts) == 1 else None  # used by one layer after the other
     advances, ends = [], []
     found: list[Tensor | None] = []
@@ -111,8 +111,13 @@ def _backward(
     return dy, found, [_stacked(parts) for parts in zip(*states, strict=True)]
 
 
-def _parts(call: StackCall, layers: int, output: int) -> list[slice]:
-    """The parts of the steps that have rows."""
+def _parts(call: StackCall, layers: int, output: int, device: torch.device) -> list[slice]:
+    """The parts of the steps that have rows.
+
+    Layers overlap in a CUDA graph. Otherwise the host, which has more to do with each part, would be the slower one.
+    """
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+        layers = 1
     return wavefront.parts_of(sum(size > 0 for size in call.every_size()), layers, call.batch * output)
 
 
