@@ -12,7 +12,7 @@ from torch import Tensor
 from noisyact.recurrent.layers import NoisyGRU, NoisyLSTM, NoisyRecurrent
 from noisyact.text_table import text_table
 from noisyact_lab.bench.recurrent import WrongResult
-from noisyact_lab.bench.recurrent_gpu import exact_products, graph, median_ms
+from noisyact_lab.bench.recurrent_gpu import exact_products, graph, least_ms
 from noisyact_lab.bench.timing import least_times
 
 __all__ = ["LAYERS", "SHAPES", "Row", "measure", "table"]
@@ -31,8 +31,8 @@ SHARE = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One layer and shape: milliseconds of forward and backward, the least ones on a CPU and the median on a GPU; and
-    those with resets over those without. The same as CUDA graphs, which are None on a CPU.
+    """One layer and shape: the least milliseconds of forward and backward, and those with resets over those
+    without. The same as CUDA graphs, which are None on a CPU.
     """
 
     layer: str
@@ -74,7 +74,7 @@ def measure(
             if on_cpu:
                 yield Row(name, shape, plain, resets, resets / plain)
                 continue
-            plain_graph, resets_graph = median_ms([graph(run) for run in both], int(repeats))
+            plain_graph, resets_graph = least_ms([graph(run) for run in both], int(repeats))
             ratios = resets / plain, plain_graph, resets_graph, resets_graph / plain_graph
             yield Row(name, shape, plain, resets, *ratios)
 
@@ -82,7 +82,7 @@ def measure(
 def _times_ms(functions: list[Callable[[], object]], repeats: float, threads: int, on_cpu: bool) -> list[float]:
     if on_cpu:
         return [seconds * 1e3 for seconds in least_times(functions, repeats, threads)]
-    return median_ms(functions, int(repeats))
+    return least_ms(functions, int(repeats))
 
 
 def _both(layer: NoisyRecurrent, x: Tensor, g: Tensor, reset: Tensor | None) -> Callable[[], object]:

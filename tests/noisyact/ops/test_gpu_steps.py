@@ -8,7 +8,7 @@ import noisyact as na
 from noisyact.ops import native
 from noisyact.ops.recurrent.gpu import layers as gpu
 from noisyact.ops.recurrent.gpu import plan as plans
-from noisyact.ops.recurrent.gpu.steps import routine
+from noisyact.ops.recurrent.gpu.steps import recordings, routine
 
 pytestmark = pytest.mark.gpu
 RULES = {"share": 0.2, "zoneout": (0.3, 0.2), "dropout": 0.4, "first_step": 7, "places": True}
@@ -138,6 +138,52 @@ def test_modules_equal_the_reference_and_repeat_to_the_bit(name):
     for one, again, right in zip(*results, strict=True):
         assert torch.equal(one, again)
         assert off(one, right) < 1e-3
+
+
+@pytest.mark.skipif(native.library() is None, reason="the C kernels are not compiled here")
+@pytest.mark.parametrize("name", LAYERS)
+def test_recorded_steps_have_the_bits_of_the_loop(name):
+    """Also after other weights, with other work between, without TF32 and on another stream."""
+    layer = LAYERS[name]().cuda()
+    x, others = input_for(layer), [torch.randn(3, 5 + i, 16, device="cuda", dtype=layer.weight_hh_l0.dtype)
+                                   for i in range(4)]  # fmt: skip
+    recordings.clear()
+
+    def step():
+        torch.manual_seed(3)
+        layer.zero_grad()
+        y = layer(x)[0]
+        y.square().sum().backward()
+        return [y.detach().clone(), *(p.grad.clone() for p in layer.parameters())]
+
+    def steps():
+        found = [step() for _ in range(5)]
+        torch.cuda.current_stream().synchronize()
+        return found
+
+    for change in (None, "weights", "work", "products", "stream"):
+        if change == "weights":
+            layer.weight_hh_l0.data.mul_(0.5)
+        elif change == "work":
+            for other in others:
+                layer(other)[0].sum().backward()
+        elif change == "products":
+            torch.backends.cudnn.allow_tf32 = True
+        stream = torch.cuda.Stream() if change == "stream" else torch.cuda.current_stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            found = steps()
+            recorded = sum(graph is not None for graph in recordings._recordings.values())
+            recordings.clear()
+            found += steps()[:1]  # by the loop
+        assert recorded >= 2, change  # forward and backward
+        assert all(torch.equal(*pair) for again in found[1:] for pair in zip(found[0], again, strict=True)), change
+
+
+@pytest.mark.parametrize(("kind", "batch", "hidden"), [("rnn_tanh", 3, 2262), ("gru", 5, 2301), ("rnn_relu", 1, 4000)])
+def test_many_units_of_few_rows_are_one_launch(kind, batch, hidden):
+    assert plans.in_one_launch(kind, batch, hidden, 2, 132)
+    compare(Case(kind, 5, batch, hidden, inputs=16, dtype=torch.bfloat16, device="cuda"))
 
 
 @pytest.mark.parametrize("name", LAYERS)

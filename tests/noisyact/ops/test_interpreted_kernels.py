@@ -20,7 +20,7 @@ FIRST = "layers_equal_the_reference or cells"
     [
         ("recurrent", FIRST),
         ("recurrent exchange", f"not ({FIRST})"),
-        ("steps routine", None),
+        ("steps routine recordings", None),
         ("activation attention ntm", None),
     ],
 )

@@ -10,6 +10,7 @@ without dropout, because the two draw different masks.
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -87,12 +88,16 @@ def _without_dropout(layer: nn.RNNBase) -> nn.RNNBase:
 
 
 def _results(layer: nn.RNNBase, x: Tensor, lengths: Tensor | None) -> dict[str, Tensor]:
-    """The output and the gradients of the sum of its squares, with noise from a fixed seed."""
+    """The output and the gradients of the sum of its squares, with noise from a fixed seed.
+
+    The sum is divided by the root of the number of rows: float16 cannot hold the sums of many.
+    """
     torch.manual_seed(1)
     leaf = x.detach().to(_dtype(layer)).requires_grad_()
     y = output(layer, leaf, lengths)
     weights = dict(layer.named_parameters())
-    found = torch.autograd.grad(y.to(_exact_dtype(y.dtype)).square().sum(), [leaf, *weights.values()])
+    loss = y.to(_exact_dtype(y.dtype)).square().sum() / math.sqrt(y.numel() / y.shape[-1])
+    found = torch.autograd.grad(loss, [leaf, *weights.values()])
     return {"output": y.detach(), **dict(zip(("input", *weights), found, strict=True))}
 
 

@@ -12,7 +12,7 @@ from noisyact_lab.bench.grid.cases import Case
 from noisyact_lab.bench.grid.check import check
 from noisyact_lab.bench.grid.layers import Layers, build, forward_and_backward, inference, products_of
 from noisyact_lab.bench.grid.peak import peak_megabytes
-from noisyact_lab.bench.recurrent_gpu import graph, median_ms, peak_mib
+from noisyact_lab.bench.recurrent_gpu import graph, least_ms, peak_mib
 from noisyact_lab.bench.timing import least_times
 
 __all__ = ["COLUMNS", "Effort", "Refused", "Row", "checked", "measure"]
@@ -50,7 +50,7 @@ class Effort:
     With one thread, times are the thread's CPU time, which does not count the time that other programs take.
     """
 
-    repeats: int = 5
+    repeats: int = 8
     seconds: float = 1.0
     threads: int = 1
     memory: bool = True
@@ -120,7 +120,7 @@ def _times(runs: dict[str, Call], on_gpu: bool, effort: Effort) -> dict[str, flo
     """The milliseconds of each function. The functions take turns."""
     functions = list(runs.values())
     if on_gpu:
-        found = median_ms(functions, effort.repeats)
+        found = least_ms(functions, effort.repeats)
     else:
         found = [1e3 * seconds for seconds in least_times(functions, effort.seconds, effort.threads)]
     return dict(zip(runs, found, strict=True))

@@ -89,10 +89,11 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
               for name, default in defaults.items()}  # fmt: skip
     plan = Plan(kind, **chosen)
     cases, rejected = plan.drawn()
-    setting = setting | _machine(options.threads) if kind == "cpu" else setting
+    on_gpu = {"times": "least wall clock time of alternating turns of up to ten calls"}
+    setting = setting | (_machine(options.threads) if kind == "cpu" else on_gpu)
     record = _Record(options.json, plan, setting, rejected)
     print(f"{plan}\n{_said(rejected, plan)}", flush=True)
-    effort = Effort(options.repeats or 5, options.seconds or 1.0, options.threads)
+    effort = Effort(options.repeats or 8, options.seconds or 1.0, options.threads)
     start, done = time.monotonic(), record.names()
     found = _checked([case for case in cases if case.name not in done], options.device, options.processes or 0)
     for number, case in enumerate(cases, start=1):
