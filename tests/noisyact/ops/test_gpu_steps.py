@@ -74,9 +74,11 @@ def test_the_loop_in_c_equals_the_loop_in_python(case, monkeypatch):
     monkeypatch.setattr(plans, "processors", lambda _: 0)
     found, calls, run_in_c = [], [], routine.Routine._run_in_c
     monkeypatch.setattr(routine.Routine, "_run_in_c", lambda self, *a: (calls.append(a), run_in_c(self, *a))[1])
+    monkeypatch.setattr(recordings, "available", lambda: False)
     for number, may in enumerate((True, True, False)):
         if not may:
             monkeypatch.setattr(routine.Routine, "_may_run_in_c", lambda self: False)
+        torch.manual_seed(1)
         own = Case(**{"steps": 9, "batch": 40, "hidden": 300, "device": "cuda", **case})
         outputs = own.by_kernels()
         found.append([*outputs, *own.gradients(outputs, own.leaves()).values()])
@@ -154,7 +156,7 @@ def test_recorded_steps_have_the_bits_of_the_loop(name):
         layer.zero_grad()
         y = layer(x)[0]
         y.square().sum().backward()
-        return [y.detach().clone(), *(p.grad.clone() for p in layer.parameters())]
+        return [y.detach().cpu(), *(p.grad.cpu() for p in layer.parameters())]  # no memory of the next step
 
     def steps():
         found = [step() for _ in range(5)]
@@ -178,12 +180,6 @@ def test_recorded_steps_have_the_bits_of_the_loop(name):
             found += steps()[:1]  # by the loop
         assert recorded >= 2, change  # forward and backward
         assert all(torch.equal(*pair) for again in found[1:] for pair in zip(found[0], again, strict=True)), change
-
-
-@pytest.mark.parametrize(("kind", "batch", "hidden"), [("rnn_tanh", 3, 2262), ("gru", 5, 2301), ("rnn_relu", 1, 4000)])
-def test_many_units_of_few_rows_are_one_launch(kind, batch, hidden):
-    assert plans.in_one_launch(kind, batch, hidden, 2, 132)
-    compare(Case(kind, 5, batch, hidden, inputs=16, dtype=torch.bfloat16, device="cuda"))
 
 
 @pytest.mark.parametrize("name", LAYERS)

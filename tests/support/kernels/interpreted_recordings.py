@@ -113,6 +113,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
     monkeypatch.setattr(recordings, "_memory", lambda device, stream: torch.empty(64, dtype=torch.uint8))
+    monkeypatch.setattr(recordings, "_FEWEST_CALLS", 3)
     monkeypatch.setattr(routine.Routine, "_may_run_in_c", lambda self: True)
     for cached in (recordings.available, recordings._own_stream, recordings._function):
         cached.cache_clear()
@@ -210,9 +211,10 @@ def test_the_oldest_recording_is_given_back(cuda, tensors, monkeypatch):
     assert sorted(cuda.destroyed) == [GRAPH, GRAPH + 1, GRAPH + 2]
 
 
-def test_a_long_loop_is_not_recorded(cuda, tensors, monkeypatch):
+@pytest.mark.parametrize(("limit", "calls"), [("_MOST_CALLS", 3), ("_FEWEST_CALLS", 5)])
+def test_loops_that_are_too_long_or_too_short_are_not_recorded(cuda, tensors, monkeypatch, limit, calls):
     w, to, of = tensors
-    monkeypatch.setattr(recordings, "_MOST_CALLS", 3)
+    monkeypatch.setattr(recordings, limit, calls)
     for _ in range(3):
         ran(products(w, to, of), to, of, w)
     assert "cuStreamBeginCapture_v2" not in cuda.calls

@@ -114,8 +114,6 @@ _BACKWARD = (
 # An RNN has one gate, so the weights of more units stay in registers.
 _FORWARD_RNN = ((16, 8, 0, 3, 8), (32, 8, 0, 3, 8), (16, 16, 0, 3, 8), (32, 16, 0, 3, 8))
 _BACKWARD_RNN = _BACKWARD_RESIDENT[:3]
-_FORWARD_MANY_UNITS, _STREAMED_BYTES = (16, 32, 128, 3, 8), 1 << 25
-"""For a single block of rows, if all weights fit the L2 cache, from which the programs read them at every step."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -128,8 +126,6 @@ def forward_plan(kind: str, batch: int, hidden: int, size: int, device_processor
         *(_FORWARD if size == 4 else _FORWARD_16_BITS),
     )
     lines = 4 if GATES[kind] > 1 else 1
-    if GATES[kind] * hidden * hidden * size <= _STREAMED_BYTES:
-        cuts = (*cuts, _FORWARD_MANY_UNITS)
     return _first_that_fits(cuts, batch, hidden, size, device_processors, 1, lines)
 
 

@@ -19,10 +19,12 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.steps import entry_points
 
-__all__ = ["available", "clear", "record", "replay"]
+__all__ = ["available", "clear", "record", "replay", "worthwhile"]
 
-_MOST_RECORDINGS, _MOST_SEEN, _MOST_CALLS = 64, 512, 8192
-"""The number of recordings that are kept, of calls that are remembered, and of calls of CUDA in a recording."""
+_MOST_RECORDINGS, _MOST_SEEN = 256, 1024
+"""The number of recordings that are kept, and of calls that are remembered. A call's tensors have a few places each."""
+_FEWEST_CALLS, _MOST_CALLS = 16, 8192
+"""The calls of CUDA in a recording. Fewer take the host no longer than what finds the recording."""
 _NON_BLOCKING, _RELAXED = 1, 2
 """CUDA's kinds of a stream that does not wait for the default stream, and of a capture that forbids other threads
 nothing (CU_STREAM_NON_BLOCKING, CU_STREAM_CAPTURE_MODE_RELAXED).
@@ -53,6 +55,11 @@ def available() -> bool:
     return None not in found
 
 
+def worthwhile(calls: int) -> bool:
+    """Whether this number of calls of CUDA is recorded."""
+    return _FEWEST_CALLS <= calls <= _MOST_CALLS and available()
+
+
 def replay(key: Hashable, stream: int) -> bool:
     """Replay on the stream what has been recorded for a key; return False if nothing has been."""
     with _lock:
@@ -66,18 +73,17 @@ def replay(key: Hashable, stream: int) -> bool:
     return True
 
 
-def record(key: Hashable, calls: int, handle: int, stream: int, run: Callable[[int], None]) -> bool:
+def record(key: Hashable, handle: int, stream: int, run: Callable[[int], None]) -> bool:
     """Record what `run` does if the key comes a second time, and replay it; else return False, and do nothing.
 
     Args:
         key: all that decides what `run` does: the addresses, the sizes, the settings, and the stream.
-        calls: the number of calls of CUDA.
         handle: that of cuBLAS, as torch has just set it for the stream.
         stream: the current one, on which the recording will be replayed.
         run: makes the calls of CUDA on the stream that it is given.
     """
     with _lock:
-        if calls > _MOST_CALLS or key in _recordings:
+        if key in _recordings:
             return False
         if key not in _seen:
             _keep(_seen, key, None, _MOST_SEEN)

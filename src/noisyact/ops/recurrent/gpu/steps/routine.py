@@ -93,7 +93,8 @@ class Routine:
             return
         index = self._product().device.index
         stream, key = torch._C._cuda_getCurrentRawStream(index), None
-        if recordings.available() and not torch.cuda.is_current_stream_capturing():
+        calls = len(order) * len(self.operations)
+        if recordings.worthwhile(calls) and not torch.cuda.is_current_stream_capturing():
             # The timeline has the positions of its steps in memory that lives as long as itself, and so as the key.
             key = (
                 stream, index, self.timeline, part.start, part.stop, self.backwards,
@@ -106,8 +107,7 @@ class Routine:
             return
         device, positions = _device(self._product()), self.timeline.positions(part, self.backwards)
         run = functools.partial(self._run_in_c, positions, len(order), device)
-        calls = len(order) * len(self.operations)
-        if key is None or not recordings.record(key, calls, device.handle, stream, run):
+        if key is None or not recordings.record(key, device.handle, stream, run):
             run(stream)
 
     def _run_in_python(self, order: Sequence[Step]) -> None:
