@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted(ROOT.glob("src/**/*.py")) + sorted(ROOT.glob("tests/**/*.py")) + sorted(ROOT.glob("examples/*.py"))
 ROOMS = """
 noisyact: extras text_table compiling schemes estimators pairs equations activation_checkpointing noise
-noisyact.ops: native dispatch triton deferred_leaf activation matmul attention
+noisyact.ops: native dispatch triton cuda deferred_leaf activation matmul attention
 noisyact.ops.recurrent: types observer reference scan checks cpu gpu cell
 noisyact: functional activations anneal
 noisyact.recurrent: calls routing backends noise arguments state execution functional cells layers

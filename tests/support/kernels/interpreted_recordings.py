@@ -10,7 +10,8 @@ import torch
 from interpreted_routine import HANDLE, LAUNCH, MULTIPLY, STREAM, Cuda
 
 from noisyact.ops import native
-from noisyact.ops.recurrent.gpu.steps import entry_points, recordings, routine
+from noisyact.ops.cuda import entry_points, recordings
+from noisyact.ops.recurrent.gpu.steps import routine
 from noisyact.ops.recurrent.gpu.steps.routine import Place, Product, Routine
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
 

@@ -11,7 +11,8 @@ from interpreted_steps import ALL, CASES, DOUBLE, close, poisoned  # noqa: F401 
 from recurrent_cases import Case
 
 from noisyact.ops import native
-from noisyact.ops.recurrent.gpu.steps import entry_points, routine
+from noisyact.ops.cuda import entry_points
+from noisyact.ops.recurrent.gpu.steps import routine
 from noisyact.ops.recurrent.gpu.steps.forward import POSITION
 from noisyact.ops.triton.launch import Binary, Prepared
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ from torch import Tensor
 
 from noisyact.ops.recurrent.gpu.backward import backward_kernel
 from noisyact.ops.recurrent.gpu.call import StackCall, extra_rows
+from noisyact.ops.recurrent.gpu.exchange import exchange_buffer
 from noisyact.ops.recurrent.gpu.forward import forward_kernel
 from noisyact.ops.recurrent.gpu.plan import Plan, Sizes, backward_plan, backward_sizes, processors
 from noisyact.ops.recurrent.gpu.rules import NO_RULES, RULES_FLAGS, KernelRules, kernel_rules
 from noisyact.ops.recurrent.gpu.settings import functions
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.types import GATES, NONLINEARITIES, CellNoise, LayerWeights
-from noisyact.ops.triton.barrier import ABSENT
 from noisyact.ops.triton.launch import Launcher
 
 __all__ = [
@@ -64,10 +65,16 @@ def _alarm() -> Tensor:
     return torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=torch.cuda.is_available())
 
 
+@functools.cache
+def _alarm_number() -> ctypes.c_int32:
+    """The same integer: reading it takes the host less time than an operation of torch."""
+    return ctypes.c_int32.from_address(_alarm().data_ptr())
+
+
 def check_alarm() -> None:
     """Raise an error if an earlier kernel gave up waiting."""
-    if _alarm().item():
-        _alarm().zero_()
+    if _alarm_number().value:
+        _alarm_number().value = 0
         raise RuntimeError(
             "a recurrent GPU kernel gave up waiting for its other programs; the results since the last check are NaN. "
             "Use backend='reference' on this device"
@@ -160,12 +167,7 @@ def forward_buffers(kind: str, like: Tensor, layers: int, batch: int, hidden: in
     """Buffers for stacked layers."""
     h_n = like.new_empty(layers, batch, hidden)
     c_n = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
-    return Buffers(h_n, c_n, _exchange(layers, sizes, like.device))
-
-
-def _exchange(layers: int, sizes: Sizes, device: torch.device) -> Tensor:
-    start = ABSENT.value if sizes.by_value else 0
-    return torch.full((layers, sizes.exchange), start, dtype=torch.int32, device=device)
+    return Buffers(h_n, c_n, exchange_buffer(layers, sizes, like.device))
 
 
 def backward_buffers(
@@ -183,7 +185,7 @@ def backward_buffers(
     if wants_h0:
         dh0 = like.new_empty(layers, batch, hidden)
         dc0 = like.new_empty(layers, batch, hidden) if kind == "lstm" else None
-    exchange = _exchange(layers, sizes, like.device)
+    exchange = exchange_buffer(layers, sizes, like.device)
     if not wants_reset:
         return BackwardBuffers(dgates, sums, gradients, exchange, dh0, dc0)
     dreset_h = like.new_empty(layers, batch, hidden)

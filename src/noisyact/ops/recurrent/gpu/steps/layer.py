@@ -181,7 +181,8 @@ def layer_backward(
     run = _prepared(
         backward_kernel, batch, hidden, settings,
         (a, extra if len(extra) else y, y, p, seed, noise.gate_scale, noise.state_scale, h0, c0,
-         dm if projected else dh, dy, dh_n, dc_n, carry_h, carry_c, dgates, m, sums, reset, reset_h, reset_c, dreset_h, dreset_c, places, mask_seed, dropout),
+         dm if projected else dh, dy, dh_n, dc_n, carry_h, carry_c, dgates, m, sums, reset, reset_h, reset_c, dreset_h,
+         dreset_c, places, mask_seed, dropout),
         (rows, hidden),
     )  # fmt: skip
     order, d_ih = timeline(call.every_size(), call.reverse, rules.first_step), dgates[:, :wide]

@@ -19,7 +19,7 @@ from noisyact.ops.recurrent.types import GATES, LayerWeights, StateRules
 
 __all__ = ["Padding", "padding_for"]
 
-_LEAST_WORK = 1 << 32
+_LEAST_WORK = 1 << 33
 """The additions and multiplications of a layer from which on faster products save more time than the padding costs."""
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from noisyact.ops import native
-from noisyact.ops.recurrent.gpu.steps import entry_points, recordings
+from noisyact.ops.cuda import entry_points, recordings
 from noisyact.ops.recurrent.gpu.steps.forward import POSITION
 from noisyact.ops.recurrent.gpu.steps.timeline import Step, Timeline
 from noisyact.ops.triton.launch import Prepared

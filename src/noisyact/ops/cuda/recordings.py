@@ -1,4 +1,4 @@
-"""Loops over steps recorded as CUDA graphs, for later calls with the same addresses.
+"""Loops over the steps of a recurrent layer, recorded as CUDA graphs, for later calls with the same addresses.
 
 The host needs longer for a step's two calls of CUDA than most GPUs for the step. In training torch's allocator gives
 the tensors of a call the memory that those of the call before had, so the same calls come again. The second time they
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisyact.ops.recurrent.gpu.steps import entry_points
+from noisyact.ops.cuda import entry_points
 
 __all__ = ["available", "clear", "record", "replay", "worthwhile"]
 

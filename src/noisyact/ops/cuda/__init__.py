@@ -1,0 +1,1 @@
+"""Functions of the CUDA libraries that torch has loaded: their addresses, and recordings of their calls."""
