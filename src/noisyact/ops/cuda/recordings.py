@@ -165,6 +165,6 @@ def _call(name: str, *arguments: int) -> int:
 
 @functools.cache
 def _function(name: str) -> Any:
-    if name in _DRIVER:
-        return ctypes.CFUNCTYPE(ctypes.c_int, *_DRIVER[name])(entry_points.driver(name))  # pyright: ignore[reportArgumentType]
-    return ctypes.CFUNCTYPE(ctypes.c_int, *_CUBLAS[name])(entry_points.cublas(name))  # pyright: ignore[reportArgumentType]
+    types = _DRIVER.get(name) or _CUBLAS[name]
+    address: Any = (entry_points.driver if name in _DRIVER else entry_points.cublas)(name)
+    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(address)

@@ -27,9 +27,10 @@ def forward(
         padding = padding_for(call.kind, x, weights) if pads else None
         if padding is None:
             return _forward(call, x, h0, c0, weights, keep, kept_noise)
-        wide_x, memory, wide, states = padding.widened_all(x, weights, h0, c0)
-        *results, kept = _forward(padding.call(call), wide_x, *states, wide, keep, kept_noise)
-        return *padding.cut(*results), [*kept, *memory]
+        wide_x, memory, wide, (h0, c0) = padding.widened_all(x, weights, h0, c0)
+        *results, kept = _forward(padding.call(call), wide_x, h0, c0, wide, keep, kept_noise)
+        y, h_n, c_n = padding.cut(*results)
+        return y, h_n, c_n, [*kept, *memory]
 
 
 def _forward(
@@ -70,8 +71,8 @@ def backward(
         memory = kept[1 + 3 * len(weights) :]
         wide_weights = [padding.weights(own, index, memory[index]) for index, own in enumerate(weights)]
         of_outputs = padding.widened(*gradients)
-        states = padding.widened(h0, c0)
-        found = _backward(padding.call(call), of_outputs, *states, wide_weights, kept, *wants)
+        h0, c0 = padding.widened(h0, c0)
+        found = _backward(padding.call(call), of_outputs, h0, c0, wide_weights, kept, *wants)
         return padding.cut_gradients(*found)
 
 
