@@ -117,7 +117,10 @@ class NoisyRecurrent(EvaluationRule, nn.RNNBase):
         called_with = (
             reset is not None or seed is not None or rows is not None or reset_to is not None or first_step != 0
         )
-        is_plain = type(input) is Tensor and hx is None and not called_with
+        is_plain = type(input) is Tensor and hx is None and (
+            not called_with
+            or (type(reset) is Tensor and seed is rows is reset_to is None and type(first_step) is int)
+        )  # fmt: skip
         if not is_plain and symbolic(input, hx, reset, reset_to, seed, first_step, rows):
             return as_leaf(
                 self,

@@ -232,23 +232,26 @@ def state_arguments(
         reset, reset_to, seed, first_step, rows: what the caller gave.
     """
     steps, batch = (x.shape[0], x.shape[1]) if sizes is None else (len(sizes), sizes[0])
-    seed = as_seed(seed, x.device)
-    if unbatched and isinstance(rows, Tensor):
-        rows = rows.reshape(-1)
-    check_position(first_step, steps, rows, batch, seed, x.device)
-    order = None if packed is None else packed.sorted_indices
-    if order is not None and seed is not None:  # the noise of a row is that of its place in the caller's batch
-        rows = order if rows is None else rows.index_select(0, order)
-    if reset is not None and packed is not None:
-        raise ValueError(f"{type(layer).__name__}: reset needs padded input, not a PackedSequence")
+    if seed is not None or rows is not None or type(first_step) is not int or first_step != 0:
+        seed = as_seed(seed, x.device)
+        if unbatched and isinstance(rows, Tensor):
+            rows = rows.reshape(-1)
+        check_position(first_step, steps, rows, batch, seed, x.device)
+        order = None if packed is None else packed.sorted_indices
+        if order is not None and seed is not None:  # the noise of a row is that of its place in the caller's batch
+            rows = order if rows is None else rows.index_select(0, order)
     if reset is not None:
+        if packed is not None:
+            raise ValueError(f"{type(layer).__name__}: reset needs padded input, not a PackedSequence")
         shape = (steps,) if unbatched else (batch, steps) if layer.batch_first else (steps, batch)
         check_reset(reset, shape, x.device)
         reset = reset.unsqueeze(1) if unbatched else reset.t() if layer.batch_first else reset
-    reset_to = with_batch(reset_to) if unbatched else reset_to
-    states = reset_states(layer.kind, reset_to, reset, batch, (len(layer._all_weights),))
+    reset_h = reset_c = None
+    if reset_to is not None:
+        reset_to = with_batch(reset_to) if unbatched else reset_to
+        reset_h, reset_c = reset_states(layer.kind, reset_to, reset, batch, (len(layer._all_weights),))
     rates = zoneout_pair(layer.kind, layer.zoneout), layer.recurrent_dropout
-    return StateArguments(reset, *states, seed, first_step, rows, *rates)
+    return StateArguments(reset, reset_h, reset_c, seed, first_step, rows, *rates)
 
 
 def seeded_dropout(

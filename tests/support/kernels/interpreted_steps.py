@@ -155,9 +155,11 @@ def test_the_order_of_the_steps():
     ],
     ids=lambda case: f"{case.kind}-{case.hidden}-{case.features()}",
 )
-def test_padded_units_change_nothing(case, monkeypatch):
+@pytest.mark.parametrize("keeps", [False, True])
+def test_padded_units_change_nothing(case, keeps, monkeypatch):
     """A layer of 16 bits with rows of 16 bytes equals the same layer without them, but for the order of sums."""
     monkeypatch.setattr(padding, "_LEAST_WORK", 0)
+    monkeypatch.setattr(padding.Padding, "keeps_weights", lambda self, rows: keeps)
     padded = case.by_kernels()
     gradients = case.gradients(padded, case.leaves())
     monkeypatch.setattr(stack, "padding_for", lambda *_: None)
@@ -169,6 +171,15 @@ def test_padded_units_change_nothing(case, monkeypatch):
     for name, gradient in case.gradients(plain, case.leaves()).items():
         assert gradients[name].shape == gradient.shape
         close(gradients[name], gradient.double(), name, 2e-2)
+
+
+def test_a_mask_changed_before_backward_raises():
+    """The kernels of both passes read it, but it is no argument of the autograd function."""
+    case = Case("gru", 3, 3, 5, share=0.4)
+    y, _ = case.by_kernels()
+    case.reset.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_only_rows_that_need_it_are_padded(monkeypatch):

@@ -204,7 +204,7 @@ class _EagerLayers(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         # Saved, a mask that is changed before backward raises an error. Backward reads it from the call.
         masks = () if call.rules is None else [tensor for own in call.rules for tensor in (own.reset, own.rows)]
-        ctx.save_for_backward(h0, c0, *flat, *call.seeds, *kept, *masks)
+        ctx.save_for_backward(*masks, h0, c0, *flat, *call.seeds, *kept)
         ctx.form = x.shape
         return y, h_n, c_n
 
@@ -213,8 +213,8 @@ class _EagerLayers(torch.autograd.Function):
         """Compute the gradients. The kernels do not support second derivatives."""
         check_backward("layer", grad_outputs)
         _, wants_x, wants_h0, wants_c0, *wants = ctx.needs_input_grad
-        h0, c0, *saved = ctx.saved_tensors
         count, n = len(ctx.call.seeds), len(wants)
+        h0, c0, *saved = ctx.saved_tensors[0 if ctx.call.rules is None else 2 * count :]
         weights, wants_reset = _weights(saved, ctx.call), any(wants[_TENSORS * count :])
         dx, gradients, (dh0, dc0, *of_resets) = backward(
             ctx.call, grad_outputs, h0, c0, weights, saved[n + count :], wants_x, wants_h0 or wants_c0,

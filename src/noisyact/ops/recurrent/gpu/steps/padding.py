@@ -62,6 +62,22 @@ class Padding(NamedTuple):
         wide_x = x
         if self.wide_inputs != self.inputs:
             wide_x = self._resized(copies, x, self.inputs, self.wide_inputs)
+        memory, wide_layers = self._wide_weights(copies, layers)
+        wide_states = [None if h is None else self._resized(copies, h, self.hidden, self.wide_hidden) for h in states]
+        copy_all(copies)
+        return wide_x, memory, wide_layers, wide_states
+
+    def widened_weights(self, layers: Sequence[LayerWeights]) -> list[Tensor]:
+        """The memory of the wide weights of each layer."""
+        copies: list[Copy] = []
+        memory, _ = self._wide_weights(copies, layers)
+        copy_all(copies)
+        return memory
+
+    def _wide_weights(
+        self, copies: list[Copy], layers: Sequence[LayerWeights]
+    ) -> tuple[list[Tensor], list[LayerWeights]]:
+        """The memory of the wide weights of each layer and these weights, and to `copies` what fills them."""
         memory, wide_layers = [], []
         for index, own in enumerate(layers):
             sizes = [math.prod(shape) for shape in self._wide_shapes(own, index)]
@@ -70,9 +86,11 @@ class Padding(NamedTuple):
             for name, narrow, wide in zip(LayerWeights._fields, own, wide_layers[-1], strict=True):
                 if narrow is not None:
                     copies.append(self._copy(name, narrow, wide))
-        wide_states = [None if h is None else self._resized(copies, h, self.hidden, self.wide_hidden) for h in states]
-        copy_all(copies)
-        return wide_x, memory, wide_layers, wide_states
+        return memory, wide_layers
+
+    def keeps_weights(self, rows: int) -> bool:
+        """Whether backward gets the wide weights of forward: not if they would be most of what it keeps."""
+        return rows >= 2 * self.wide_hidden
 
     def weights(self, own: LayerWeights, index: int, memory: Tensor) -> LayerWeights:
         """The wide weights of a layer in this memory. Those above the first take the wide h of the one below."""

@@ -30,7 +30,7 @@ def forward(
         wide_x, memory, wide, (h0, c0) = padding.widened_all(x, weights, h0, c0)
         *results, kept = _forward(padding.call(call), wide_x, h0, c0, wide, keep, kept_noise)
         y, h_n, c_n = padding.cut(*results)
-        return y, h_n, c_n, [*kept, *memory]
+        return y, h_n, c_n, [*kept, *memory] if padding.keeps_weights(len(kept[2])) else kept
 
 
 def _forward(
@@ -68,10 +68,9 @@ def backward(
             return _backward(call, gradients, h0, c0, weights, kept, *wants)
         # The setting of TF32 may have changed since.
         padding = Padding(call.kind, inputs, hidden, wide_inputs, wide)
-        memory = kept[1 + 3 * len(weights) :]
+        memory = kept[1 + 3 * len(weights) :] or padding.widened_weights(weights)
         wide_weights = [padding.weights(own, index, memory[index]) for index, own in enumerate(weights)]
-        of_outputs = padding.widened(*gradients)
-        h0, c0 = padding.widened(h0, c0)
+        *of_outputs, h0, c0 = padding.widened(*gradients, h0, c0)
         found = _backward(padding.call(call), of_outputs, h0, c0, wide_weights, kept, *wants)
         return padding.cut_gradients(*found)
 
