@@ -20,34 +20,29 @@ threads 9 shapes were measured, on a machine in use: no GRU, RNN or projected LS
 A call has a larger fixed cost than torch's. For one or two steps of up to 72 units it decides: GRU 1.07 to 1.35, RNN
 1.40 to 1.90. At 8 steps the RNN's inference has 0.93 to 1.11.
 
-On a GPU (H200, torch 2.11) the rule is drawn from `benchmarks/h200-grid.json`: 46 drawn shapes in float32 with and
-without TF32, bfloat16 and float16, and 11 fixed rows of 128 units, with one option each or in float64. The kernels are
-used if one launch has all steps of a layer, the batch is at most 135, and
+On a GPU (H200, torch 2.11) the rule is the table `_ON_GPU`, drawn from `benchmarks/h200-grid.json`: 113 drawn shapes in
+float32 with and without TF32, bfloat16 and float16, and 11 fixed rows of 128 units, with one option each or in float64.
+In that record the steps of layers too large for one launch were not replayed as CUDA graphs, as they are now, so called
+from Python these are faster than it says. A line of the table has the limits of the drawn rows in it, which are all
+faster, and of the 20 tuned ones of `benchmarks/h200-recurrent.json`. A float16 GRU is the exception: its rows have 200
+steps or more, its limit is 20. The tuned rows have noise, and the rule selects them all (0.22 to 0.69 called from
+Python, 0.47 to 0.97 as CUDA graphs).
 
-- an LSTM has at least 4 steps and 200 to 1,500 units, in bfloat16, float16 or float32 with or without TF32;
-- a GRU has at least 20 steps and 200 to 1,710 units, in bfloat16, float16 or float32 with TF32;
-- an RNN with tanh has at least 2 steps and 87 to 201 units, in bfloat16.
+It selects 48 of the 113 drawn rows: 18 LSTMs, 15 GRUs and 15 RNNs. Their ratios without noise are
 
-These limits are those of the rows: of the drawn ones that are faster, and of the 20 tuned ones of
-`benchmarks/h200-recurrent.json`. The tuned ones have noise, and the rule selects them all (0.22 to 0.69 called from
-Python, 0.47 to 0.97 as CUDA graphs). It selects 12 of the 46 drawn rows: 6 LSTMs, 2 GRUs and 4 RNNs. Their ratios
-without noise are
+- called from Python: 0.09 to 0.94, median 0.48;
+- as CUDA graphs: 0.10 to 0.96, median 0.56;
+- in inference: 0.05 to 0.95, median 0.35.
 
-- called from Python: 0.03 to 0.82, median 0.40;
-- as CUDA graphs: 0.24 to 0.71, median 0.53;
-- in inference: 0.04 to 0.68, median 0.26.
+The limits were chosen on the same rows, so this is no independent test of the rule.
 
-The limits were chosen on the same rows, so this is no independent test of the rule. Only one of the 12 is in float32
-without TF32, an LSTM of 693 units, and none is in float16, which the tuned rows have.
+The rule leaves 65 drawn rows to torch. 27 of them would have been faster, called from Python and as CUDA graphs. 22
+of these are slower in inference, and the other five are too different from each other for a line. 32 would have been
+more than 5% slower in one of the two, up to 2.30 called from Python and 2.91 as CUDA graphs.
 
-The rule leaves 34 drawn rows to torch. 13 of them would have been faster, called from Python and as CUDA graphs: three
-LSTMs of 1 to 3 steps, two of which are slower in inference (1.34 and 1.63); an LSTM of 151 units; five layers of up to
-25 units; three layers too large for one launch; and an RNN of 1,970 units in float32 with TF32. 17 would have been more
-than 5% slower in one of the two, up to 1.69 called from Python and 4.61 as CUDA graphs.
-
-Of the fixed rows it selects none. Packed LSTM and GRU (0.31 and 0.36 called from Python) and an LSTM without bias
-(0.85) would have been faster. The other eight would have been slower, called from Python or as CUDA graphs.
-Bidirectional layers (LSTM 1.35, GRU 1.45) and dropout between layers (1.07 and 1.24) were measured at 128 units only.
+Of the fixed rows it selects none. Packed LSTM and GRU (0.35 and 0.35 called from Python) and an LSTM without bias
+(0.89) would have been faster. The other eight would have been slower, called from Python or as CUDA graphs.
+Bidirectional layers (LSTM 1.39, GRU 1.53) and dropout between layers (1.14 and 1.36) were measured at 128 units only.
 The rule does not see either of them.
 """
 
@@ -61,32 +56,40 @@ from noisyact.ops.recurrent.gpu.plan import in_one_launch
 
 __all__ = ["BATCHES", "MANY_STEPS", "why_torch_on_cpu", "why_torch_on_gpu"]
 
-BATCHES, MANY_STEPS = (1, 32, 64), 1000
-"""If torch's layer is faster for these batches and many steps, it is for all: they are the rows of a GPU program."""
+BATCHES, MANY_STEPS = (1, 32, 64, 128, 512), 1000
+"""If torch's layer is faster for these batches and many steps, it is for all: each line has one of them."""
 _STEPS_ON_CPU = {"lstm": 4, "gru": 4, "rnn_tanh": 12, "rnn_relu": 12}
 """The smallest number of steps for which the C kernels are faster; of LSTMs for those with a projection."""
 
 
 class _Measured(NamedTuple):
-    """What the rows of a kind have in common for which the GPU kernels are faster."""
+    """What drawn rows have in common for which the GPU kernels are faster."""
 
-    dtypes: tuple[torch.dtype, ...]
-    """The dtypes but for float32."""
-    tf32: tuple[bool, ...]
-    """Of float32: with TF32, without, or both."""
-    steps: int
-    """The smallest number of steps."""
+    kinds: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    """"tf32" is float32 with TF32 products, and "float32" is without."""
     units: tuple[int, int]
     """The smallest and the largest number of units."""
+    steps: int
+    """The smallest number of steps."""
+    rows: tuple[int, int]
+    """The smallest and the largest batch."""
+    one_launch: bool = True
+    """Whether one launch has all steps. Otherwise each step is a product and a launch."""
 
 
-_ON_GPU = {
-    "lstm": _Measured((torch.bfloat16, torch.float16), (True, False), 4, (200, 1500)),
-    "gru": _Measured((torch.bfloat16, torch.float16), (True,), 20, (200, 1710)),
-    "rnn_tanh": _Measured((torch.bfloat16,), (), 2, (87, 201)),
-}
-_BATCH_ON_GPU = 135
-"""The largest batch of these rows."""
+_ON_GPU = (
+    _Measured(("lstm",), ("bfloat16",), (21, 1500), 5, (1, 1762)),
+    _Measured(("gru",), ("bfloat16",), (23, 1500), 1, (1, 1932)),
+    _Measured(("rnn_tanh",), ("bfloat16",), (11, 733), 2, (1, 121)),
+    _Measured(("lstm",), ("float16", "tf32", "float32"), (131, 1500), 3, (1, 64)),
+    _Measured(("gru",), ("tf32",), (154, 1710), 13, (1, 168)),
+    _Measured(("gru",), ("float16",), (345, 1024), 20, (2, 64)),
+    _Measured(("rnn_tanh",), ("float16", "tf32", "float32"), (523, 1970), 5, (1, 31)),
+    _Measured(("lstm",), ("tf32", "float32"), (1857, 3317), 1, (10, 283), one_launch=False),
+    _Measured(("gru",), ("float32",), (1664, 2469), 5, (92, 214), one_launch=False),
+    _Measured(("lstm", "gru", "rnn_tanh"), ("float16",), (360, 668), 31, (343, 1182), one_launch=False),
+)
 
 
 def why_torch_on_cpu(kind: str, dtype: torch.dtype, steps: int, projection: bool = False) -> str | None:
@@ -132,27 +135,24 @@ def why_torch_on_gpu(
     >>> why_torch_on_gpu("lstm", torch.float32, 20, 20, 650, True, 132) is None
     True
     >>> why_torch_on_gpu("gru", torch.float32, 20, 20, 650, False, 132)
-    'the Triton kernels were not found to be faster than nn.GRU in float32 without TF32'
+    'the Triton kernels were not found to be faster than nn.GRU in float32 for 650 units, 20 steps and 20 rows'
     """
-    name = f"nn.{kind.partition('_')[0].upper()}"
-    unknown = f"the Triton kernels were not found to be faster than {name}"
+    unknown = f"the Triton kernels were not found to be faster than nn.{kind.partition('_')[0].upper()}"
     if projection:
         return f"{unknown} with a projection"
-    if kind not in _ON_GPU:
+    name = "tf32" if dtype == torch.float32 and tf32 else str(dtype).removeprefix("torch.")
+    lines = [line for line in _ON_GPU if kind in line.kinds]
+    if not lines:
         return f"{unknown} with relu"
-    rows = _ON_GPU[kind]
-    if not (tf32 in rows.tf32 if dtype == torch.float32 else dtype in rows.dtypes):
-        without = " without TF32" if dtype == torch.float32 and not tf32 else ""
-        return f"{unknown} in {str(dtype).removeprefix('torch.')}{without}"
-    least, most = rows.units
-    if hidden < least:
-        return f"{unknown} for fewer than {least} units"
-    if hidden > most:
-        return f"{unknown} for more than {most:,} units"
-    if steps < rows.steps:
-        return f"{unknown} for fewer than {rows.steps} steps"
-    if batch > _BATCH_ON_GPU:
-        return f"{unknown} for more than {_BATCH_ON_GPU} rows"
-    if not in_one_launch(kind, batch, hidden, dtype.itemsize, device_processors):
-        return "the layer and its batch are too large for one launch"
-    return None
+    lines = [line for line in lines if name in line.dtypes]
+    if not lines:
+        return f"{unknown} in {name}{' without TF32' if name == 'float32' else ''}"
+    one_launch = in_one_launch(kind, batch, hidden, dtype.itemsize, device_processors)
+    for line in lines:
+        (fewest, most), (least, largest) = line.units, line.rows
+        fits = fewest <= hidden <= most and steps >= line.steps and least <= batch <= largest
+        if fits and one_launch == line.one_launch:
+            return None
+    if not one_launch and any(line.one_launch for line in lines):
+        return f"{unknown} for {hidden:,} units and {batch:,} rows, which are too many for one launch"
+    return f"{unknown} in {name} for {hidden:,} units, {steps:,} steps and {batch:,} rows"

@@ -78,8 +78,8 @@ def reproduce(
         return [
             Job(e.name, arm, preset, seed, out, device, _with_choice(e, arm, changes, values), force, loggers)
             for e in chosen
+            for seed in range(seeds)  # so that what is done when time is up has all arms
             for arm in only or [arm.name for arm in e.arms]
-            for seed in range(seeds)
         ]
 
     choosing = {}

@@ -36,10 +36,14 @@ def record(root: Path, name: str) -> dict[str, Any]:
 
 
 def scope(root: Path, name: str) -> str:
-    """Where and when a record was made: device, versions, date and commit. Records without a commit are old."""
+    """Where and when a record was made: device, versions, date and commit. Records without a commit are old.
+
+    `changed` of a setting says what was not as in the commit.
+    """
     setting = record(root, name)["setting"]
     commit = f", commit `{setting['commit'][:7]}`" if "commit" in setting else ", an earlier version"
     device = setting["device"].replace(", 1 threads", ", 1 thread")
+    commit += f" ({setting['changed']})" if "changed" in setting else ""
     times = f", {setting['times']}" if "times" in setting else ""
     return f"{device}, torch {setting['torch']}, {setting['kernels']}{times}; {setting['date']}{commit}"
 
@@ -241,14 +245,16 @@ def uses_kernels_on_gpu(case: Case) -> bool:
     return why_torch_on_gpu(kind, case.torch_dtype, *sizes) is None
 
 
-def resets(root: Path) -> str:
-    """The cost of a mask of resets on a CPU: forward + backward with it and without."""
-    lines = [
-        [row["layer"], ", ".join(map(str, row["shape"])), f"{row['plain_ms']:.1f}", f"{row['resets_ms']:.1f}",
-         f"{row['ratio']:.2f}"]
-        for row in record(root, "cpu-resets")["rows"]
-    ]  # fmt: skip
-    return table(["layer", "T, B, H", "without resets, ms", "with resets, ms", "ratio"], lines, numbers=2)
+def resets(root: Path, name: str) -> str:
+    """The cost of a mask of resets: forward + backward with it and without, on a GPU as a CUDA graph too."""
+    lines = []
+    for row in record(root, name)["rows"]:
+        times = [f"{row[column]:.2f}" for column in ("plain_ms", "resets_ms", "ratio")]
+        if row.get("graph_ratio") is not None:
+            times += [f"{row[column]:.2f}" for column in ("plain_graph_ms", "resets_graph_ms", "graph_ratio")]
+        lines.append([row["layer"], ", ".join(map(str, row["shape"])), *times])
+    header = ["layer", "T, B, H", "without resets, ms", "with resets, ms", "ratio"]
+    return table([*header, "as a graph, ms", "with resets, ms", "ratio"][: len(lines[0])], lines, numbers=2)
 
 
 def caption(root: Path) -> str:
@@ -261,7 +267,9 @@ def caption(root: Path) -> str:
     on_cpu = drawn_rows(root, "cpu-grid")
     means = {cell: ratios([row for row in on_cpu if row.case.cell == cell], "both_ms") for cell in _CELLS}
     said = ", ".join(f"{cell} {_mean(values)}" for cell, values in means.items())
-    scopes = dict.fromkeys(scope(root, name) for name in ("h200-recurrent", "h200-grid"))
+    (where, tuned_when), (_, drawn_when) = (
+        scope(root, name).split("; ") for name in ("h200-recurrent", "h200-grid")
+    )  # fmt: skip
     return (
         "Time with half-normal noise over that of torch's layer without noise, forward + backward "
         "([all measurements](docs/speed.md)):\n\n"
@@ -269,7 +277,8 @@ def caption(root: Path) -> str:
         f"from Python, {ranges['graph_ratio']} as CUDA graphs.\n"
         f"- **GPU**, {len(drawn)} shapes drawn at random: geometric means {_mean(eager)} called from Python and "
         f"{_mean(graphs)} as CUDA graphs. {slower} and {slower_graphs} of them are more than {NOISE:.0%} slower than "
-        f"torch's layer, the worst by factors of {worst:.1f} and {worst_graph:.1f} ({' and '.join(scopes)}).\n"
+        f"torch's layer, the worst by factors of {worst:.1f} and {worst_graph:.1f} "
+        f"({where}; {tuned_when}; {drawn_when}).\n"
         f"- **CPU**: {said}, geometric means over {len(on_cpu)} drawn shapes; {grid_slower(root, 'cpu-grid')} "
         f"({scope(root, 'cpu-grid')})."
     )

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import noisyact as na
 from noisyact.ops import native
+from noisyact.ops.recurrent.gpu.plan import in_one_launch
 from noisyact.recurrent.layers import NoisyRecurrent
 from noisyact.recurrent.routing import BATCHES, MANY_STEPS, why_torch_on_cpu, why_torch_on_gpu
 
@@ -26,18 +27,22 @@ GPU = [
     ("lstm", torch.float32, 126, 27, 693, False, None),
     ("lstm", torch.float32, 4, 13, 616, True, None),
     ("gru", torch.bfloat16, 44, 135, 351, True, None),
+    ("gru", torch.bfloat16, 1, 1932, 24, False, None),
     ("rnn_tanh", torch.bfloat16, 2, 119, 87, True, None),
-    ("gru", torch.float32, 20, 20, 128, True, "nn.GRU for fewer than 200 units"),
-    ("lstm", torch.bfloat16, 20, 20, 199, True, "nn.LSTM for fewer than 200 units"),
-    ("lstm", torch.bfloat16, 20, 20, 1501, True, "nn.LSTM for more than 1,500 units"),
-    ("lstm", torch.float32, 3, 20, 200, True, "nn.LSTM for fewer than 4 steps"),
-    ("gru", torch.float32, 19, 20, 200, True, "nn.GRU for fewer than 20 steps"),
-    ("gru", torch.float32, 20, 20, 200, False, "nn.GRU in float32 without TF32"),
+    ("rnn_tanh", torch.float32, 171, 3, 609, False, None),
+    ("lstm", torch.float32, 1, 283, 2057, False, None),  # too large for one launch
+    ("lstm", torch.float16, 58, 343, 660, True, None),
+    ("gru", torch.float32, 20, 20, 128, True, "nn.GRU in tf32 for 128 units, 20 steps and 20 rows"),
+    ("lstm", torch.float16, 20, 20, 130, True, "nn.LSTM in float16 for 130 units"),
+    ("lstm", torch.bfloat16, 20, 20, 1501, True, "nn.LSTM in bfloat16 for 1,501 units"),
+    ("lstm", torch.float32, 2, 20, 200, True, "nn.LSTM in tf32 for 200 units, 2 steps"),
+    ("gru", torch.float32, 12, 20, 200, True, "nn.GRU in tf32 for 200 units, 12 steps"),
+    ("gru", torch.float32, 20, 20, 200, False, "nn.GRU in float32 for 200 units"),
     ("lstm", torch.float64, 20, 20, 200, False, "nn.LSTM in float64"),
-    ("lstm", torch.float32, 20, 136, 200, True, "nn.LSTM for more than 135 rows"),
-    ("lstm", torch.float32, 20, 130, 1500, True, "too large for one launch"),
-    ("rnn_tanh", torch.float32, 20, 20, 128, True, "nn.RNN in float32"),
-    ("rnn_tanh", torch.bfloat16, 20, 20, 202, True, "nn.RNN for more than 201 units"),
+    ("lstm", torch.float32, 20, 65, 200, True, "nn.LSTM in tf32 for 200 units, 20 steps and 65 rows"),
+    ("lstm", torch.float32, 20, 130, 1500, True, "1,500 units and 130 rows, which are too many for one launch"),
+    ("rnn_tanh", torch.float32, 20, 20, 128, True, "nn.RNN in tf32"),
+    ("rnn_tanh", torch.bfloat16, 20, 20, 734, True, "nn.RNN in bfloat16 for 734 units"),
     ("rnn_relu", torch.bfloat16, 20, 20, 128, True, "nn.RNN with relu"),
 ]
 
@@ -48,16 +53,21 @@ def test_the_rule_for_a_gpu(case):
     found = why_torch_on_gpu(*arguments, tf32, H200)
     assert found is None if why is None else why in found
     assert "projection" in why_torch_on_gpu(*arguments, tf32, H200, True)
-    if why is None and arguments[0] != "rnn_tanh":  # where programs cannot wait for each other, each step is a launch
+    if why is None and in_one_launch(arguments[0], *arguments[3:5], arguments[1].itemsize, H200):
+        # Where programs cannot wait for each other, each step is a launch.
         assert "one launch" in why_torch_on_gpu(*arguments, tf32, 0)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 1000), st.integers(2, 5000), st.integers(200, 6000), st.sampled_from([torch.float32, torch.half]))
-def test_few_batches_and_many_steps_stand_for_all(steps, batch, hidden, dtype):
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["lstm", "gru", "rnn_tanh"]), st.integers(1, 1000), st.integers(1, 2048), st.integers(8, 4096),
+    st.sampled_from([torch.float32, torch.float16, torch.bfloat16]), st.booleans(),
+)  # fmt: skip
+def test_few_batches_and_many_steps_stand_for_all(kind, steps, batch, hidden, dtype, tf32):
     """accelerate asks about these batches only."""
-    if all(why_torch_on_gpu("lstm", dtype, MANY_STEPS, few, hidden, True, H200) is not None for few in BATCHES):
-        assert why_torch_on_gpu("lstm", dtype, steps, batch, hidden, True, H200) is not None
+    if why_torch_on_gpu(kind, dtype, steps, batch, hidden, tf32, H200) is None:
+        found = [why_torch_on_gpu(kind, dtype, MANY_STEPS, few, hidden, tf32, H200) for few in BATCHES]
+        assert None in found
 
 
 @pytest.mark.parametrize(

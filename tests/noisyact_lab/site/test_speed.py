@@ -44,7 +44,7 @@ def test_the_rule_says_what_the_rows_say():
     """The numbers of its docstring."""
     chosen, left = chosen_and_left(False)
     cells = [sum(row.case.cell == cell for row in chosen) for cell in ("LSTM", "GRU", "RNN")]
-    assert "It selects {} of the 46 drawn rows: {} LSTMs, {} GRUs and {} RNNs".format(len(chosen), *cells) in RULE
+    assert "It selects {} of the 113 drawn rows: {} LSTMs, {} GRUs and {} RNNs".format(len(chosen), *cells) in RULE
     columns = ("both_ms", "called from Python"), ("graph_ms", "as CUDA graphs"), ("inference_ms", "in inference")
     for column, name in columns:
         found = speed.ratios(chosen, column, "soft")
@@ -79,11 +79,11 @@ def test_the_caption_says_how_many_are_slower():
     """Of shapes drawn at random, beside the range of those that the kernels were tuned for."""
     tuned, drawn, cpu = (line for line in speed.caption(ROOT).splitlines() if line.startswith("- "))
     assert "tuned for" in tuned
-    assert "46 shapes drawn at random: geometric means 0.72 called from Python and 0.87 as CUDA graphs" in drawn
-    assert "15 and 14 of them are more than 5% slower than torch's layer, the worst by factors of 1.6 and 5.2" in drawn
+    assert "113 shapes drawn at random: geometric means 0.72 called from Python and 0.74 as CUDA graphs" in drawn
+    assert "32 and 31 of them are more than 5% slower than torch's layer, the worst by factors of 2.4 and 3.4" in drawn
     assert "CPU" in cpu
 
 
 def test_a_record_that_stopped_says_so():
-    assert speed.grid_extent(ROOT, "h200-grid") == "the first 46 of 120 planned cases"
+    assert speed.grid_extent(ROOT, "h200-grid") == "the first 113 of 120 planned cases"
     assert speed.grid_extent(ROOT, "cpu-grid") == "all 40 planned cases"

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, setting: dict[str, Any]) -> int:
               for name, default in defaults.items()}  # fmt: skip
     plan = Plan(kind, **chosen)
     cases, rejected = plan.drawn()
-    on_gpu = {"times": "least wall clock time of alternating turns of up to ten calls"}
+    on_gpu = {"times": "least times"}
     setting = setting | (_machine(options.threads) if kind == "cpu" else on_gpu)
     record = _Record(options.json, plan, setting, rejected)
     print(f"{plan}\n{_said(rejected, plan)}", flush=True)
