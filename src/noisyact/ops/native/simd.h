@@ -61,6 +61,14 @@ INLINE floats at_least(floats v, floats low) { return (floats)_mm512_max_ps((__m
 INLINE floats at_most(floats v, floats high) { return (floats)_mm512_min_ps((__m512)high, (__m512)v); }
 INLINE floats square_root(floats v) { return (floats)_mm512_sqrt_ps((__m512)v); }
 INLINE wide products(wide v, uint32_t m) { return (wide)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi64(m)); }
+/* compress(m, v): the lanes of v where m is true, one after the other from lane 0 on; zeros in the lanes that are left.
+ * expand(m, v, others): the reverse; the lanes of `others` where m is false. number(m): of lanes. */
+#define HAS_COMPRESS
+INLINE floats compress(mask m, floats v) { return (floats)_mm512_maskz_compress_ps(m, (__m512)v); }
+INLINE floats expand(mask m, floats v, floats others) {
+    return (floats)_mm512_mask_expand_ps((__m512)others, m, (__m512)v);
+}
+INLINE int number(mask m) { return __builtin_popcount(m); }
 
 #elif LANES == 8
 
