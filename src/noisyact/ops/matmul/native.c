@@ -51,20 +51,12 @@ static void copy_left(const matmul *p, real *copy, int64_t stride, int threads) 
 }
 
 static void store_columns(real *out, int64_t present, reals v) {
-    if (present >= LANES) {
-        store(out, v);
-    } else if (present > 0) {
-        real whole[LANES];
-        store(whole, v);
-        memcpy(out, whole, (size_t)present * sizeof(real));
-    }
+    if (present >= LANES) store(out, v);
+    else if (present > 0) store_first(out, (int)present, v);
 }
 
 static reals load_columns(const real *from, int64_t present) {
-    if (present >= LANES) return load(from);
-    real whole[LANES] = {0};
-    if (present > 0) memcpy(whole, from, (size_t)present * sizeof(real));
-    return load(whole);
+    return present >= LANES ? load(from) : load_first(from, present > 0 ? (int)present : 0);
 }
 
 /* Rows begin to end - 1 of one group of columns, one block of the depth at a time. */

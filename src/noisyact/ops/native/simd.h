@@ -69,6 +69,12 @@ INLINE floats expand(mask m, floats v, floats others) {
     return (floats)_mm512_mask_expand_ps((__m512)others, m, (__m512)v);
 }
 INLINE int number(mask m) { return __builtin_popcount(m); }
+INLINE floats load_first(const float *from, int count) {
+    return (floats)_mm512_maskz_loadu_ps((mask)((1u << count) - 1u), from);
+}
+INLINE void store_first(float *to, int count, floats v) {
+    _mm512_mask_storeu_ps(to, (mask)((1u << count) - 1u), (__m512)v);
+}
 
 #elif LANES == 8
 
@@ -96,5 +102,19 @@ INLINE floats at_most(floats v, floats high) { return pick(v > high, high, v); }
 INLINE floats square_root(floats v) { return (floats){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
 INLINE wide products(wide v, uint32_t m) { return (v & 0xffffffffu) * (uint64_t)m; }
 
+#endif
+
+/* load_first(from, n): the first n lanes, with zeros in the others. store_first(to, n, v): only these. */
+#if LANES != 16
+INLINE floats load_first(const float *from, int count) {
+    float padded[LANES] = {0};
+    memcpy(padded, from, (size_t)count * sizeof(float));
+    return load(padded);
+}
+INLINE void store_first(float *to, int count, floats v) {
+    float padded[LANES];
+    store(padded, v);
+    memcpy(to, padded, (size_t)count * sizeof(float));
+}
 #endif
 #endif
