@@ -142,11 +142,8 @@ static inline void transpose_rows(const real *from, int64_t from_row, int presen
             for (int i = 0; i < LANES; i++) store(to + (k + i) * to_k, square[i]);
             continue;
         }
-        for (int j = 0; j < LANES; j++) {
-            real padded[LANES] = {0};
-            if (j < present) memcpy(padded, from + j * from_row + k, (size_t)some * sizeof(real));
-            square[j] = load(padded);
-        }
+        for (int j = 0; j < LANES; j++)
+            square[j] = j < present ? load_first(from + j * from_row + k, (int)some) : every(0.0f);
         transpose(square);
         for (int64_t i = 0; i < some; i++) store(to + (k + i) * to_k, square[i]);
     }
