@@ -260,7 +260,9 @@ INLINE int64_t gathered_backward(const activation *a, const void *g, const void 
     gathered q;
     char buffers[3 * SPAN * sizeof(float)];
     floats total = every(0.0f);
-    int64_t done = gathers(a) ? end : first;
+    /* With x, g and p in float32 beside each other the caches are too small: it would take longer than all elements. */
+    const int fits = a->dtype != FLOAT32 || a->p_size <= 1;
+    int64_t done = gathers(a) && fits ? end : first;
     for (int64_t begin = first; begin < done; begin += SPAN) {
         const span s = span_of(a, g, x, gx, begin, end, buffers);
         backward_gathered(a, p, &s, &q, &total, partial);
