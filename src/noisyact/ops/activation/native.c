@@ -6,52 +6,13 @@
  * depends only on the shapes, and the partial gradients of p are added in the order of the chunks, so the results are
  * bit-identical for every number of threads.
  */
-#include <stddef.h>
-
-#include "../native/phi.h"
-#include "../native/philox.h"
-#include "../native/sixteen_bits.h"
-
-typedef struct {
-    unit unit;
-    int32_t dtype; /* of x, y and their gradients; p and its gradient are float32 */
-    uint64_t seed;
-    int64_t elements;
-    int64_t p_size; /* 0: no p; 1: one p for all elements; else one for each element of the last dimension */
-} activation;
+#include "saturated.h"
 
 /* Whether phi equals u in a whole block, which then needs no noise. */
 INLINE int linear_block(const unit *a, const float *x) {
     for (int j = 0; j < BLOCK; j += LANES)
         if (!linear(a, load(x + j) * a->slope + a->offset)) return 0;
     return 1;
-}
-
-/* The 128 values of p from `column` on, repeated cyclically: a pointer into p, or a copy in `buffer`. */
-INLINE const float *p_of_block(const activation *a, const float *p, int64_t column, float *buffer) {
-    if (column + BLOCK <= a->p_size) return p + column;
-    for (int filled = 0; filled < BLOCK;) {
-        int64_t left = a->p_size - column, run = left < BLOCK - filled ? left : BLOCK - filled;
-        memcpy(buffer + filled, p + column, (size_t)run * sizeof(float));
-        filled += (int)run;
-        column = 0;
-    }
-    return buffer;
-}
-
-INLINE void add_gp(const activation *a, const float *gp, int64_t column, int count, float *partial) {
-    for (int done = 0; done < count;) {
-        int64_t left = a->p_size - column, run = left < count - done ? left : count - done;
-        for (int64_t j = 0; j < run; j++) partial[column + j] += gp[done + j];
-        done += (int)run;
-        column = 0;
-    }
-}
-
-INLINE int64_t next_column(const activation *a, int64_t column) {
-    if (a->p_size <= 1) return 0;
-    column += BLOCK;
-    return column < a->p_size ? column : column % a->p_size;
 }
 
 INLINE void noise_of_block(const activation *a, int64_t begin, float xi[BLOCK]) {
@@ -159,43 +120,69 @@ INLINE void backward_span(const activation *a, const void *g, const void *x, con
         for (int j = 0; j < LANES; j++) partial[0] += total[j];
 }
 
-/* Compile `call` once for each scheme, which is then a constant in `s`, so that its loops do not branch on it. */
-#define CASE(SCHEME, CLIP, call)                                                                                       \
-    case 2 * (SCHEME) + (CLIP):                                                                                        \
-        fixed.unit.scheme = (SCHEME);                                                                                  \
-        fixed.unit.clip = (CLIP);                                                                                      \
-        fixed.unit.function = PIECEWISE;                                                                               \
-        call;                                                                                                          \
-        break;
-#define SPECIALISED(a, call)                                                                                           \
-    do {                                                                                                               \
-        activation fixed = *(a);                                                                                       \
-        const activation *s = &fixed;                                                                                  \
-        switch (2 * fixed.unit.scheme + fixed.unit.clip) {                                                             \
-            CASE(NAN_SCHEME, 0, call)                                                                                  \
-            CASE(NAN_SCHEME, 1, call)                                                                                  \
-            CASE(NAH, 0, call)                                                                                         \
-            CASE(NAH, 1, call)                                                                                         \
-            CASE(NANI, 0, call)                                                                                        \
-            CASE(NANIL, 0, call)                                                                                       \
-            CASE(NANIS, 0, call)                                                                                       \
-            CASE(NANI_MEAN, 0, call)                                                                                   \
-            CASE(NANIL_MEAN, 0, call)                                                                                  \
-            CASE(NANIS_MEAN, 0, call)                                                                                  \
-            CASE(STRAIGHT_THROUGH, 0, call)                                                                            \
-            CASE(SLOPE, 0, call)                                                                                       \
-            CASE(LOGISTIC_GATE, 0, call)                                                                               \
-            CASE(NORMAL_GATE, 0, call)                                                                                 \
-        }                                                                                                              \
-    } while (0)
+/* One copy of each kernel for each scheme, which is then a constant, so that its loops do not branch on it. */
+#define OF_ALL_SCHEMES(X)                                                                                              \
+    X(NAN_SCHEME, 0)                                                                                                   \
+    X(NAN_SCHEME, 1)                                                                                                   \
+    X(NAH, 0)                                                                                                          \
+    X(NAH, 1)                                                                                                          \
+    X(NANI, 0)                                                                                                         \
+    X(NANIL, 0)                                                                                                        \
+    X(NANIS, 0)                                                                                                        \
+    X(NANI_MEAN, 0)                                                                                                    \
+    X(NANIL_MEAN, 0)                                                                                                   \
+    X(NANIS_MEAN, 0)                                                                                                   \
+    X(STRAIGHT_THROUGH, 0)                                                                                             \
+    X(SLOPE, 0)                                                                                                        \
+    X(LOGISTIC_GATE, 0)                                                                                                \
+    X(NORMAL_GATE, 0)
+
+INLINE activation specialised(const activation *a, const int scheme, const int clip) {
+    activation own = *a;
+    own.unit.scheme = scheme;
+    own.unit.clip = clip;
+    own.unit.function = PIECEWISE;
+    return own;
+}
+
+#define CHUNKS(SCHEME, CLIP)                                                                                           \
+    OUTLINE int64_t gathered_forward_##SCHEME##_##CLIP(const activation *a, const void *x, const float *p, void *y,    \
+                                                       int64_t first, int64_t end) {                                   \
+        const activation own = specialised(a, SCHEME, CLIP);                                                           \
+        return gathered_forward(&own, x, p, y, first, end);                                                            \
+    }                                                                                                                  \
+    OUTLINE void forward_##SCHEME##_##CLIP(const activation *a, const void *x, const float *p, void *y, int64_t first, \
+                                           int64_t end) {                                                              \
+        const activation own = specialised(a, SCHEME, CLIP);                                                           \
+        first = gathered_forward_##SCHEME##_##CLIP(a, x, p, y, first, end);                                            \
+        forward_span(&own, x, p, y, first, end);                                                                       \
+    }                                                                                                                  \
+    OUTLINE int64_t gathered_backward_##SCHEME##_##CLIP(const activation *a, const void *g, const void *x,             \
+                                                        const float *p, void *gx, float *partial, int64_t first,       \
+                                                        int64_t end) {                                                 \
+        const activation own = specialised(a, SCHEME, CLIP);                                                           \
+        return gathered_backward(&own, g, x, p, gx, partial, first, end);                                              \
+    }                                                                                                                  \
+    OUTLINE void backward_##SCHEME##_##CLIP(const activation *a, const void *g, const void *x, const float *p,         \
+                                            void *gx, float *partial, int64_t first, int64_t end) {                    \
+        const activation own = specialised(a, SCHEME, CLIP);                                                           \
+        first = gathered_backward_##SCHEME##_##CLIP(a, g, x, p, gx, partial, first, end);                              \
+        backward_span(&own, g, x, p, gx, partial, first, end);                                                         \
+    }
+OF_ALL_SCHEMES(CHUNKS)
+
+#define FORWARD_CASE(SCHEME, CLIP) \
+    case 2 * (SCHEME) + (CLIP): forward_##SCHEME##_##CLIP(a, x, p, y, first, end); break;
+#define BACKWARD_CASE(SCHEME, CLIP) \
+    case 2 * (SCHEME) + (CLIP): backward_##SCHEME##_##CLIP(a, g, x, p, gx, partial, first, end); break;
 
 static void forward_chunk(const activation *a, const void *x, const float *p, void *y, int64_t first, int64_t end) {
-    SPECIALISED(a, forward_span(s, x, p, y, first, end));
+    switch (2 * a->unit.scheme + a->unit.clip) { OF_ALL_SCHEMES(FORWARD_CASE) }
 }
 
 static void backward_chunk(const activation *a, const void *g, const void *x, const float *p, void *gx, float *partial,
                            int64_t first, int64_t end) {
-    SPECIALISED(a, backward_span(s, g, x, p, gx, partial, first, end));
+    switch (2 * a->unit.scheme + a->unit.clip) { OF_ALL_SCHEMES(BACKWARD_CASE) }
 }
 
 /* The number of elements in a chunk: enough work for a thread and, for a large p, to outweigh the partial sums. */

@@ -51,25 +51,18 @@ static void copy_left(const matmul *p, real *copy, int64_t stride, int threads) 
 }
 
 static void store_columns(real *out, int64_t present, reals v) {
-    if (present >= LANES) {
-        store(out, v);
-    } else if (present > 0) {
-        real whole[LANES];
-        store(whole, v);
-        memcpy(out, whole, (size_t)present * sizeof(real));
-    }
+    if (present >= LANES) store(out, v);
+    else if (present > 0) store_first(out, (int)present, v);
 }
 
 static reals load_columns(const real *from, int64_t present) {
-    if (present >= LANES) return load(from);
-    real whole[LANES] = {0};
-    if (present > 0) memcpy(whole, from, (size_t)present * sizeof(real));
-    return load(whole);
+    return present >= LANES ? load(from) : load_first(from, present > 0 ? (int)present : 0);
 }
 
 /* Rows begin to end - 1 of one group of columns, one block of the depth at a time. */
 static void multiply_group(const matmul *p, int64_t begin, int64_t end, int first_vector, int vectors, real *packed) {
     int64_t first = (int64_t)first_vector * LANES;
+    const int halves = p->columns - first - (vectors - 1) * LANES <= HALF;
     for (int64_t k0 = 0; k0 < p->depth; k0 += DEPTH) {
         int64_t depth = p->depth - k0 < DEPTH ? p->depth - k0 : DEPTH;
         pack_right(p, k0, depth, first, (int64_t)vectors * LANES, packed);
@@ -85,8 +78,8 @@ static void multiply_group(const matmul *p, int64_t begin, int64_t end, int firs
                     sums[r][v] = k0 > 0 ? load_columns(sum, p->columns - column) : every(0.0f);
                 }
             }
-            if (p->left_k == 1) multiply_rows(rows, vectors, left, 1, packed, depth, sums);
-            else multiply_rows(rows, vectors, left, p->left_k, packed, depth, sums);
+            if (p->left_k == 1) multiply_rows(rows, vectors, halves, left, 1, packed, depth, sums);
+            else multiply_rows(rows, vectors, halves, left, p->left_k, packed, depth, sums);
             for (int r = 0; r < rows; r++)
                 for (int v = 0; v < vectors; v++) {
                     int64_t column = first + v * LANES, present = p->columns - column;

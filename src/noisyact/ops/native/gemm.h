@@ -20,53 +20,81 @@
 #define ROWS 2
 #endif
 
-INLINE void multiply_fixed(const int rows, const int columns, const real *const *left, int64_t step,
+/* With 512-bit vectors a vector whose second half is empty takes half the time as a vector of 256 bits. */
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#define HALF (LANES / 2)
+#else
+#define HALF 0
+#endif
+typedef real half_reals __attribute__((vector_size(sizeof(reals) / 2)));
+INLINE half_reals load_half(const void *from) { half_reals v; memcpy(&v, from, sizeof v); return v; }
+
+/* The last `halves` of the columns have at most HALF lanes in use. */
+INLINE void multiply_fixed(const int rows, const int columns, const int halves, const real *const *left, int64_t step,
                            const real *packed, int64_t depth, reals out[ROWS][COLUMNS]) {
+    const int whole = columns - halves;
     reals sum[ROWS][COLUMNS];
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < columns; v++) sum[r][v] = out[r][v];
+    half_reals half[ROWS][COLUMNS];
+    for (int r = 0; r < rows; r++) {
+        for (int v = 0; v < whole; v++) sum[r][v] = out[r][v];
+        for (int v = whole; v < columns; v++) half[r][v] = load_half(&out[r][v]);
+    }
     for (int64_t k = 0; k < depth; k++) {
         reals w[COLUMNS];
+        half_reals half_w[COLUMNS];
         for (int v = 0; v < columns; v++) {
-            w[v] = load(packed + (k * columns + v) * LANES);
+            const real *from = packed + (k * columns + v) * LANES;
+            if (v < whole) w[v] = load(from);
+            else half_w[v] = load_half(from);
             /* The hardware prefetcher stops at page boundaries, which a block of weights crosses often. */
             __builtin_prefetch(packed + ((k + AHEAD) * columns + v) * LANES);
         }
         for (int r = 0; r < rows; r++) {
-            reals x = every(left[r][k * step]);
-            for (int v = 0; v < columns; v++) sum[r][v] += x * w[v];
+            const real x = left[r][k * step];
+            for (int v = 0; v < whole; v++) sum[r][v] += every(x) * w[v];
+            for (int v = whole; v < columns; v++) half[r][v] += (x - (half_reals){0}) * half_w[v];
         }
     }
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < columns; v++) out[r][v] = sum[r][v];
+    for (int r = 0; r < rows; r++) {
+        for (int v = 0; v < whole; v++) out[r][v] = sum[r][v];
+        for (int v = whole; v < columns; v++) memcpy(&out[r][v], &half[r][v], sizeof(half_reals));
+    }
 }
 
 /* One copy of the code for each number of rows, so that the sums stay in registers. */
-INLINE void multiply_columns(int rows, const int columns, const real *const *left, int64_t step, const real *packed,
-                             int64_t depth, reals out[ROWS][COLUMNS]) {
+INLINE void multiply_columns(int rows, const int columns, const int halves, const real *const *left, int64_t step,
+                             const real *packed, int64_t depth, reals out[ROWS][COLUMNS]) {
     switch (rows) {
-    case 1: multiply_fixed(1, columns, left, step, packed, depth, out); break;
-    case 2: multiply_fixed(2, columns, left, step, packed, depth, out); break;
+    case 1: multiply_fixed(1, columns, halves, left, step, packed, depth, out); break;
+    case 2: multiply_fixed(2, columns, halves, left, step, packed, depth, out); break;
 #if ROWS == 6
-    case 3: multiply_fixed(3, columns, left, step, packed, depth, out); break;
-    case 4: multiply_fixed(4, columns, left, step, packed, depth, out); break;
-    case 5: multiply_fixed(5, columns, left, step, packed, depth, out); break;
-    case 6: multiply_fixed(6, columns, left, step, packed, depth, out); break;
+    case 3: multiply_fixed(3, columns, halves, left, step, packed, depth, out); break;
+    case 4: multiply_fixed(4, columns, halves, left, step, packed, depth, out); break;
+    case 5: multiply_fixed(5, columns, halves, left, step, packed, depth, out); break;
+    case 6: multiply_fixed(6, columns, halves, left, step, packed, depth, out); break;
 #endif
     }
 }
 
-static inline void multiply_rows(int rows, int columns, const real *const *left, int64_t step, const real *packed,
-                                 int64_t depth, reals out[ROWS][COLUMNS]) {
+/* halves: none of the columns, the last one, or all. */
+static inline void multiply_rows(int rows, int columns, int halves, const real *const *left, int64_t step,
+                                 const real *packed, int64_t depth, reals out[ROWS][COLUMNS]) {
     int nothing = 1;
     for (int r = 0; r < rows; r++) nothing &= left[r] == NULL;
     if (nothing) return;
+#define COLUMNS_CASE(count)                                                                                            \
+    case count:                                                                                                        \
+        if (HALF && halves == count) multiply_columns(rows, count, count, left, step, packed, depth, out);             \
+        else if (HALF && halves == 1) multiply_columns(rows, count, 1, left, step, packed, depth, out);                \
+        else multiply_columns(rows, count, 0, left, step, packed, depth, out);                                         \
+        break;
     switch (columns) {
-    case 1: multiply_columns(rows, 1, left, step, packed, depth, out); break;
-    case 2: multiply_columns(rows, 2, left, step, packed, depth, out); break;
-    case 3: multiply_columns(rows, 3, left, step, packed, depth, out); break;
-    case 4: multiply_columns(rows, 4, left, step, packed, depth, out); break;
+        COLUMNS_CASE(1)
+        COLUMNS_CASE(2)
+        COLUMNS_CASE(3)
+        COLUMNS_CASE(4)
     }
+#undef COLUMNS_CASE
 }
 
 /* One stage of the transposition of LANES vectors: it swaps off-diagonal blocks of s x s elements. */
@@ -114,11 +142,8 @@ static inline void transpose_rows(const real *from, int64_t from_row, int presen
             for (int i = 0; i < LANES; i++) store(to + (k + i) * to_k, square[i]);
             continue;
         }
-        for (int j = 0; j < LANES; j++) {
-            real padded[LANES] = {0};
-            if (j < present) memcpy(padded, from + j * from_row + k, (size_t)some * sizeof(real));
-            square[j] = load(padded);
-        }
+        for (int j = 0; j < LANES; j++)
+            square[j] = j < present ? load_first(from + j * from_row + k, (int)some) : every(0.0f);
         transpose(square);
         for (int64_t i = 0; i < some; i++) store(to + (k + i) * to_k, square[i]);
     }

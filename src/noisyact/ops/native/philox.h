@@ -65,24 +65,34 @@ INLINE void philox(uint64_t seed, const words *first, const uint32_t *c1, uint32
 }
 
 /* Box-Muller. (w0 / 2 + 1/2) 2^-31 is never 0, so the radius is at most 6.66. The angle is w1 / 2^32 turns. */
+INLINE floats radius_of(words w0) {
+    return square_root(minus_two_log(__builtin_convertvector((ints)(w0 >> 1), floats) + 0.5f));
+}
+
 INLINE void normal_pair(words w0, words w1, floats *n0, floats *n1) {
-    floats radius = square_root(minus_two_log(__builtin_convertvector((ints)(w0 >> 1), floats) + 0.5f)), cosine, sine;
+    floats radius = radius_of(w0), cosine, sine;
     cosine_sine(w1, &cosine, &sine);
     *n0 = radius * cosine;
     *n1 = radius * sine;
 }
 
+/* The words of STREAMS vectors of the counters of a block, from counter `part` of the block on. */
+INLINE void block_words(uint64_t seed, uint64_t block, int part, words w[STREAMS][4]) {
+    uint64_t begin = block * (BLOCK / 4) + (uint64_t)part; /* a multiple of the vector size: lanes never carry */
+    words first[STREAMS];
+    uint32_t high[STREAMS];
+    for (int s = 0; s < STREAMS; s++) {
+        first[s] = lane_numbers() + (uint32_t)begin + (uint32_t)(s * LANES);
+        high[s] = (uint32_t)(begin >> 32);
+    }
+    philox(seed, first, high, 0, 0, w, STREAMS);
+}
+
 /* The 128 normals of the groups 2 b and 2 b + 1. */
 INLINE void normal_block(uint64_t seed, uint64_t block, float xi[BLOCK]) {
     for (int part = 0; part < BLOCK / 4; part += STREAMS * LANES) {
-        uint64_t begin = block * (BLOCK / 4) + (uint64_t)part; /* a multiple of the vector size: lanes never carry */
-        words first[STREAMS], w[STREAMS][4];
-        uint32_t high[STREAMS];
-        for (int s = 0; s < STREAMS; s++) {
-            first[s] = lane_numbers() + (uint32_t)begin + (uint32_t)(s * LANES);
-            high[s] = (uint32_t)(begin >> 32);
-        }
-        philox(seed, first, high, 0, 0, w, STREAMS);
+        words w[STREAMS][4];
+        block_words(seed, block, part, w);
         for (int s = 0; s < STREAMS; s++) {
             int place = part + s * LANES;
             float *to = xi + place / COUNTERS * GROUP + place % COUNTERS;

@@ -35,6 +35,12 @@ INLINE int double_all(double_mask m) { return m == 0xff; }
 INLINE reals double_pick(double_mask m, reals yes, reals no) {
     return (reals)_mm512_mask_blend_pd(m, (__m512d)no, (__m512d)yes);
 }
+INLINE reals double_load_first(const double *from, int count) {
+    return (reals)_mm512_maskz_loadu_pd((__mmask8)((1u << count) - 1u), from);
+}
+INLINE void double_store_first(double *to, int count, reals v) {
+    _mm512_mask_storeu_pd(to, (__mmask8)((1u << count) - 1u), (__m512d)v);
+}
 INLINE reals double_at_least(reals v, reals low) { return (reals)_mm512_max_pd((__m512d)low, (__m512d)v); }
 INLINE reals double_at_most(reals v, reals high) { return (reals)_mm512_min_pd((__m512d)high, (__m512d)v); }
 
@@ -46,6 +52,16 @@ INLINE int double_all(double_mask m) { return (m[0] & m[1] & m[2] & m[3]) != 0; 
 INLINE reals double_pick(double_mask m, reals yes, reals no) { return (reals)((m & (bits)yes) | (~m & (bits)no)); }
 INLINE reals double_at_least(reals v, reals low) { return double_pick(low > v, low, v); }
 INLINE reals double_at_most(reals v, reals high) { return double_pick(v > high, high, v); }
+INLINE reals double_load_first(const double *from, int count) {
+    double padded[LANES] = {0};
+    memcpy(padded, from, (size_t)count * sizeof(double));
+    return double_load(padded);
+}
+INLINE void double_store_first(double *to, int count, reals v) {
+    double padded[LANES];
+    double_store(padded, v);
+    memcpy(to, padded, (size_t)count * sizeof(double));
+}
 
 #endif
 
@@ -114,6 +130,8 @@ INLINE reals double_logarithm(reals v) {
 #define every double_every
 #define load double_load
 #define store double_store
+#define load_first double_load_first
+#define store_first double_store_first
 #define absolute double_absolute
 #define sign_bit double_sign_bit
 #define flip double_flip

@@ -61,6 +61,20 @@ INLINE floats at_least(floats v, floats low) { return (floats)_mm512_max_ps((__m
 INLINE floats at_most(floats v, floats high) { return (floats)_mm512_min_ps((__m512)high, (__m512)v); }
 INLINE floats square_root(floats v) { return (floats)_mm512_sqrt_ps((__m512)v); }
 INLINE wide products(wide v, uint32_t m) { return (wide)_mm512_mul_epu32((__m512i)v, _mm512_set1_epi64(m)); }
+/* compress(m, v): the lanes of v where m is true, one after the other from lane 0 on; zeros in the lanes that are left.
+ * expand(m, v, others): the reverse; the lanes of `others` where m is false. number(m): of lanes. */
+#define HAS_COMPRESS
+INLINE floats compress(mask m, floats v) { return (floats)_mm512_maskz_compress_ps(m, (__m512)v); }
+INLINE floats expand(mask m, floats v, floats others) {
+    return (floats)_mm512_mask_expand_ps((__m512)others, m, (__m512)v);
+}
+INLINE int number(mask m) { return __builtin_popcount(m); }
+INLINE floats load_first(const float *from, int count) {
+    return (floats)_mm512_maskz_loadu_ps((mask)((1u << count) - 1u), from);
+}
+INLINE void store_first(float *to, int count, floats v) {
+    _mm512_mask_storeu_ps(to, (mask)((1u << count) - 1u), (__m512)v);
+}
 
 #elif LANES == 8
 
@@ -88,5 +102,19 @@ INLINE floats at_most(floats v, floats high) { return pick(v > high, high, v); }
 INLINE floats square_root(floats v) { return (floats){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])}; }
 INLINE wide products(wide v, uint32_t m) { return (v & 0xffffffffu) * (uint64_t)m; }
 
+#endif
+
+/* load_first(from, n): the first n lanes, with zeros in the others. store_first(to, n, v): only these. */
+#if LANES != 16
+INLINE floats load_first(const float *from, int count) {
+    float padded[LANES] = {0};
+    memcpy(padded, from, (size_t)count * sizeof(float));
+    return load(padded);
+}
+INLINE void store_first(float *to, int count, floats v) {
+    float padded[LANES];
+    store(padded, v);
+    memcpy(to, padded, (size_t)count * sizeof(float));
+}
 #endif
 #endif

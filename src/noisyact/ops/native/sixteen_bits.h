@@ -15,13 +15,29 @@ INLINE halves load_halves(const uint16_t *from) { halves v; memcpy(&v, from, siz
 INLINE void store_halves(uint16_t *to, halves v) { memcpy(to, &v, sizeof v); }
 INLINE words choose(ints where, words yes, words no) { return ((words)where & yes) | (~(words)where & no); }
 
-INLINE floats from_bfloat16(halves v) { return (floats)(__builtin_convertvector(v, words) << 16); }
-
-/* Just under half of the last place, plus one if the last place is odd, carries where the value must be rounded up. */
-INLINE halves to_bfloat16(floats v) {
-    words bits = (words)v, rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    return __builtin_convertvector(choose(v != v, (words){0} + 0x7fc0u, rounded), halves);
+/* gcc 12 divides a conversion between 16 and 32 bits into vectors of half the width. */
+#if LANES == 16
+INLINE words widened(halves v) { return (words)_mm512_cvtepu16_epi32((__m256i)v); }
+INLINE halves narrowed(words v) { return (halves)_mm512_cvtepi32_epi16((__m512i)v); }
+INLINE words if_nan(floats v, words yes, words no) {
+    return (words)_mm512_mask_mov_epi32((__m512i)no, _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q), (__m512i)yes);
 }
+#else
+INLINE words widened(halves v) { return __builtin_convertvector(v, words); }
+INLINE halves narrowed(words v) { return __builtin_convertvector(v, halves); }
+INLINE words if_nan(floats v, words yes, words no) { return choose(v != v, yes, no); }
+#endif
+
+INLINE floats from_bfloat16(halves v) { return (floats)(widened(v) << 16); }
+
+/* Just under half of the last place, plus one if the last place is odd, carries where the value must be rounded up. The
+ * result is in the low half of each lane. */
+INLINE words bfloat16_bits(floats v) {
+    words bits = (words)v, rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return if_nan(v, (words){0} + 0x7fc0u, rounded);
+}
+
+INLINE halves to_bfloat16(floats v) { return narrowed(bfloat16_bits(v)); }
 
 #if LANES == 16
 

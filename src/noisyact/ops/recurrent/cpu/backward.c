@@ -55,7 +55,8 @@ static void backward_output(const void *given, int64_t round, int group, int til
             const real *dh = last || masked ? task->zeros : task->dh + (l->offsets[t] + b + r) * l->output;
             product[r][v] = load_units(&out.cell, dh, (int64_t)(first + v) * LANES);
         }
-    multiply_rows(rows, count, after, 1, task->packed + (int64_t)first * LANES * depth, depth, product);
+    multiply_rows(rows, count, backward_halves(&out.cell, first, count), after, 1,
+                  task->packed + (int64_t)first * LANES * depth, depth, product);
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < count; v++) {
             const place at = {t, b + r, (int64_t)(first + v) * LANES};
@@ -89,7 +90,8 @@ INLINE void backward_tile(const backward_task *task, int64_t round, int group, i
             product[r][v] = every(0.0f);
     if (!last) expect_backward(task, l->offsets[t] + b, rows, (int64_t)first * LANES, count);
     const real *packed = l->projected ? task->packed_hr : task->packed;
-    multiply_rows(rows, count, left, 1, packed + (int64_t)first * LANES * depth, depth, product);
+    multiply_rows(rows, count, backward_halves(c, first, count), left, 1, packed + (int64_t)first * LANES * depth, depth,
+                  product);
     real *partial = task->partial + (int64_t)tile * (c->nonlinearities * hidden + width);
     for (int v = 0; v < count; v++) {
         place at = {t, b, (int64_t)(first + v) * LANES};

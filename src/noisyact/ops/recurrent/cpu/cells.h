@@ -36,20 +36,12 @@ INLINE int units_left(const cell *c, int64_t unit) { return c->hidden - unit < L
 
 /* Load a vector of units from a row, with zeros past its end. */
 INLINE reals load_units(const cell *c, const real *row, int64_t unit) {
-    if (c->hidden - unit >= LANES) return load(row + unit);
-    real padded[LANES] = {0};
-    memcpy(padded, row + unit, (size_t)units_left(c, unit) * sizeof(real));
-    return load(padded);
+    return c->hidden - unit >= LANES ? load(row + unit) : load_first(row + unit, units_left(c, unit));
 }
 
 INLINE void store_units(const cell *c, real *row, int64_t unit, reals v) {
-    if (c->hidden - unit >= LANES) {
-        store(row + unit, v);
-        return;
-    }
-    real padded[LANES];
-    store(padded, v);
-    memcpy(row + unit, padded, (size_t)units_left(c, unit) * sizeof(real));
+    if (c->hidden - unit >= LANES) store(row + unit, v);
+    else store_first(row + unit, units_left(c, unit), v);
 }
 
 INLINE void add_units(const cell *c, real *row, int64_t unit, reals v) {

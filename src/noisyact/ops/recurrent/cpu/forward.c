@@ -48,7 +48,7 @@ static void project(const layer *l, const input *in, const real *packed, int64_t
         for (int r = 0; r < rows; r++) sums[r][v] = bias;
     }
     for (int r = 0; r < rows; r++) left[r] = in->x + (row + r) * in->size;
-    multiply_rows(rows, columns, left, 1, packed, in->size, sums);
+    multiply_rows(rows, columns, forward_halves(c, first, columns), left, 1, packed, in->size, sums);
 }
 
 /* Project many rows into `gates`. `packed` is a buffer for the group's weights. */
@@ -145,8 +145,8 @@ INLINE void forward_tile(const forward_task *task, int64_t round, int group, int
             if (!task->in)
                 a[r][v] = load_units(c, task->gates + (l->offsets[t] + b + r) * c->gates * hidden + gate, unit);
         }
-    multiply_rows(rows, columns, left, 1, task->packed + group_place(l, l->output, group), l->output,
-                  c->kind == GRU ? product : a);
+    multiply_rows(rows, columns, forward_halves(c, first, columns), left, 1,
+                  task->packed + group_place(l, l->output, group), l->output, c->kind == GRU ? product : a);
     if (c->kind == LSTM) draw_gates(c, (place){t, b, (int64_t)first * LANES}, rows, a, xi);
     for (int r = 0; r < rows; r++) {
         int64_t row = l->offsets[t] + b + r;
@@ -186,7 +186,8 @@ static void forward_output(const void *given, int64_t round, int group, int tile
         left[r] = m_of(task, l->offsets[t], b + r);
         for (int v = 0; v < count; v++) sums[r][v] = every(0.0f);
     }
-    multiply_rows(rows, count, left, 1, task->packed_hr + group_place(&out, hidden, group), hidden, sums);
+    multiply_rows(rows, count, forward_halves(&out.cell, first, count), left, 1,
+                  task->packed_hr + group_place(&out, hidden, group), hidden, sums);
     for (int r = 0; r < rows; r++) {
         const int64_t row = l->offsets[t] + b + r;
         real *h = task->h + row * l->output;

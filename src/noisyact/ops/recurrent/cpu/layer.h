@@ -76,6 +76,15 @@ static inline int backward_groups(const layer *l) { return (vectors_of(l) + COLU
 /* For an LSTM or GRU the columns of a group are the gates of one vector of units, for an RNN several such vectors. */
 static inline int forward_groups(const layer *l) { return l->cell.gates == 1 ? backward_groups(l) : vectors_of(l); }
 
+/* How many of the last columns of a group's products are half empty: with gates, those of one vector of units. */
+static inline int forward_halves(const cell *c, int first, int count) {
+    const int half = c->hidden - (int64_t)(first + (c->gates == 1 ? count : 1) - 1) * LANES <= HALF;
+    return half ? (c->gates == 1 ? 1 : c->gates) : 0;
+}
+static inline int backward_halves(const cell *c, int first, int count) {
+    return c->hidden - (int64_t)(first + count - 1) * LANES <= HALF;
+}
+
 static inline int64_t packed_size(const layer *l, int64_t depth) {
     return (int64_t)vectors_of(l) * LANES * l->cell.gates * depth;
 }
