@@ -132,9 +132,9 @@ def _range(values: list[float], unit: str = "") -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def number(root: Path, experiment: str, arm: str, metric: str = "") -> str:
+def number(root: Path, experiment: str, arm: str, metric: str = "", sweep: str = "") -> str:
     """One number over seeds, such as ``108.0 ± 1.1``."""
-    found = _table(root / "results", experiment)
+    found = _table(root / "results", experiment, sweep)
     (row,) = (row for row in found.rows if row.name == arm)
     return str(row.numbers[metric or found.metric])
 

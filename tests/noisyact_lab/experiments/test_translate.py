@@ -29,8 +29,8 @@ TINY = {
     "evaluate_every": 4,
     "longest_translation": 6,
 }
-# Six of six seeds and arms end with a BLEU of 100; with a rate of 0.02 it depends on the seed.
-LEARNING = {"words": 20, "word_size": 24, "hidden": 48, "batch": 16, "updates": 650, "evaluate_every": 130,
+# Four of four seeds of `nah` end with a BLEU above 90. With batches of 16 it depends on the seed and on the rounding.
+LEARNING = {"words": 20, "word_size": 24, "hidden": 48, "batch": 32, "updates": 650, "evaluate_every": 130,
             "optimizer": "adam", "learning_rate": 0.01, "longest_translation": 8}  # fmt: skip
 ARMS = [arm.name for arm in TRANSLATE.arms]
 
