@@ -179,6 +179,14 @@ def test_nothing_is_recorded_within_a_capture_of_the_caller(cuda, tensors, monke
     assert cuda.calls == []
 
 
+def test_nothing_is_recorded_if_cublas_has_other_memory(cuda, tensors, monkeypatch):
+    w, to, of = tensors
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    for _ in range(3):
+        ran(products(w, to, of), to, of, w)
+    assert cuda.calls == []
+
+
 @pytest.mark.parametrize(
     "fails", ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cublasSetWorkspace_v2"]
 )

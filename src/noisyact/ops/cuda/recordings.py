@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -50,7 +51,9 @@ _lock = threading.Lock()
 
 @functools.cache
 def available() -> bool:
-    """Whether CUDA has all functions."""
+    """Whether CUDA has all functions, and cuBLAS the memory for its own use that torch gives it by default."""
+    if "CUBLAS_WORKSPACE_CONFIG" in os.environ:
+        return False
     found = [*map(entry_points.driver, _DRIVER), *map(entry_points.cublas, _CUBLAS)]
     return None not in found
 
@@ -137,7 +140,7 @@ def _recorded(handle: int, stream: int, run: Callable[[int], None]) -> int | Non
         torch.cuda.current_blas_handle()  # sets the stream and the memory again
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def _own_stream(device: int) -> int:
     """A stream for captures alone. torch's are shared, and what another thread does on one would be recorded too."""
     stream = _POINTER()
@@ -147,7 +150,7 @@ def _own_stream(device: int) -> int:
     return stream.value
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache  # never given back, because a recording has its address
 def _memory(device: int, stream: int) -> Tensor:
     """Memory for cuBLAS's own use in the recordings of a stream, which run one after the other.
 
