@@ -7,7 +7,7 @@ from recurrent_cases import Case
 from noisyact.noise import recurrent_normal
 from noisyact.ops.recurrent import reference
 from noisyact.ops.recurrent.gpu import layers as gpu
-from noisyact.ops.recurrent.gpu.steps import cell, padding, stack, wavefront
+from noisyact.ops.recurrent.gpu.steps import cell, copies, padding, stack, wavefront
 from noisyact.ops.recurrent.gpu.steps.cublas import ProductsAsCudnn
 from noisyact.ops.recurrent.gpu.steps.padding import padding_for
 from noisyact.ops.recurrent.gpu.steps.timeline import timeline
@@ -171,6 +171,16 @@ def test_padded_units_change_nothing(case, keeps, monkeypatch):
     for name, gradient in case.gradients(plain, case.leaves()).items():
         assert gradients[name].shape == gradient.shape
         close(gradients[name], gradient.double(), name, 2e-2)
+
+
+def test_copies_of_each_dtype_have_a_launcher():
+    """A launcher finds its compiled kernel without looking at the dtype."""
+    for dtype in (torch.float16, torch.float32):
+        to, source = torch.empty(2, 6, dtype=dtype), torch.randn(2, 5).to(dtype)
+        copies.copy_all([copies.Copy(source, to, 1, 2, 5, 2, 6)])
+        assert torch.equal(to, torch.nn.functional.pad(source, (0, 1)))
+    dtypes = [copies._launcher(1, dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float16)]
+    assert len(set(dtypes)) == 3
 
 
 def test_a_mask_changed_before_backward_raises():

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -100,9 +101,12 @@ def copy_all(copies: Sequence[Copy]) -> None:
             lines, columns = max(lines, groups * wide_rows), max(columns, wide)
         missing = _MOST - len(own)
         grid = -(-lines // _LINES), -(-columns // _COLUMNS), len(own)
-        _launcher(len(own))(grid, (*tensors, *(None,) * (2 * missing)), (*numbers, *(0,) * (5 * missing)))
+        _launcher(len(own), own[0].to.dtype)(
+            grid, (*tensors, *(None,) * (2 * missing)), (*numbers, *(0,) * (5 * missing))
+        )
 
 
 @functools.cache
-def _launcher(count: int) -> Launcher:
+def _launcher(count: int, dtype: torch.dtype) -> Launcher:
+    """A launcher for tensors of one dtype, because it does not look at the dtype."""
     return Launcher(copies_kernel, {"COUNT": count, "BL": _LINES, "BC": _COLUMNS})
